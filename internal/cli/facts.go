@@ -100,16 +100,11 @@ func (o *Objects) running() map[string][]*corev1.Pod {
 // own.
 func VMs(o *Objects, now time.Time) []VM {
 	byVMI := o.running()
-	migrations := map[string]*kubevirt.VirtualMachineInstanceMigration{}
-	for i := range o.Migrations {
-		if m := &o.Migrations[i]; !m.Final() {
-			migrations[m.Namespace+"/"+m.Spec.VMIName] = m
-		}
-	}
+	migrations := vmdrain.Unfinished(o.VMIs, o.Migrations)
 	all := make([]VM, 0, len(o.VMIs))
 	for i := range o.VMIs {
 		v := &o.VMIs[i]
-		d := describe(v, launcherOn(byVMI[string(v.UID)], v.Node()), migrations[v.Namespace+"/"+v.Name], now)
+		d := describe(v, launcherOn(byVMI[string(v.UID)], v.Node()), migrations[v.UID], now)
 		d.Migration.waits(byVMI[string(v.UID)])
 		all = append(all, d)
 	}

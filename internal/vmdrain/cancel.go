@@ -106,7 +106,7 @@ func (c *command) cancelVM(ctx context.Context, namespace, name string, out Outp
 		did++
 		WriteLine(out.Out, "vmi/%s mark removed", name)
 	}
-	ended, err := c.cancelMigrations(ctx, namespace, name, out)
+	ended, err := c.cancelMigrations(ctx, v, out)
 	if err == nil && did+ended == 0 {
 		WriteLine(out.Out, "vmi/%s is not marked and has no migration", name)
 	}
@@ -115,14 +115,15 @@ func (c *command) cancelVM(ctx context.Context, namespace, name string, out Outp
 
 // cancelMigrations deletes the migrations of a VM that have not ended, and returns how many
 // there were.
-func (c *command) cancelMigrations(ctx context.Context, namespace, name string, out Output) (did int, err error) {
+func (c *command) cancelMigrations(ctx context.Context, v *kubevirt.VirtualMachineInstance, out Output) (did int, err error) {
+	namespace, name := v.Namespace, v.Name
 	migrations := &kubevirt.VirtualMachineInstanceMigrationList{}
 	if err := c.live.List(ctx, migrations, client.InNamespace(namespace)); err != nil {
 		return 0, fmt.Errorf("migrations of VMI %s/%s: %w", namespace, name, err)
 	}
 	for i := range migrations.Items {
 		m := &migrations.Items[i]
-		if m.Spec.VMIName != name || m.Final() || m.DeletionTimestamp != nil {
+		if m.Spec.VMIName != name || !m.Of(v) || m.Final() || m.DeletionTimestamp != nil {
 			continue
 		}
 		if err := c.live.Delete(ctx, m, client.Preconditions{UID: &m.UID}); client.IgnoreNotFound(err) != nil {

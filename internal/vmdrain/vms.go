@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/drain"
@@ -36,12 +37,7 @@ func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	moving := map[string]*kubevirt.VirtualMachineInstanceMigration{}
-	for i := range migrations.Items {
-		if m := &migrations.Items[i]; !m.Final() {
-			moving[m.Namespace+"/"+m.Spec.VMIName] = m
-		}
-	}
+	moving := Unfinished(vmis.Items, migrations.Items)
 	all := map[string]*drain.VM{}
 	for i := range vmis.Items {
 		v := &vmis.Items[i]
@@ -49,7 +45,7 @@ func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 			all[v.Namespace+"/"+s.SourcePod] = &drain.VM{Name: v.Namespace + "/" + v.Name, Moved: true, Progress: "its VM has moved to node " + v.Node() + ": it ends by itself", Percent: -1}
 		}
 		if v.Node() == n.name {
-			m := moving[v.Namespace+"/"+v.Name]
+			m := moving[v.UID]
 			all[string(v.UID)] = vm(v, m)
 			if m != nil && evacuation.PhaseOf(m) == kubevirt.MigrationScheduling && targets[string(m.UID)] != nil {
 				all[string(v.UID)].Progress += withColon(TargetText(targets[string(m.UID)]))
@@ -57,6 +53,22 @@ func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 		}
 	}
 	return all, nil
+}
+
+// Unfinished returns the migrations of VMIs that have not ended, by the UID of the VMI. That of a former
+// VMI of the same name is none of them.
+func Unfinished(vmis []kubevirt.VirtualMachineInstance, migrations []kubevirt.VirtualMachineInstanceMigration) map[types.UID]*kubevirt.VirtualMachineInstanceMigration {
+	named, all := map[string]*kubevirt.VirtualMachineInstance{}, map[types.UID]*kubevirt.VirtualMachineInstanceMigration{}
+	for i := range vmis {
+		named[vmis[i].Namespace+"/"+vmis[i].Name] = &vmis[i]
+	}
+	for i := range migrations {
+		m := &migrations[i]
+		if v := named[m.Namespace+"/"+m.Spec.VMIName]; v != nil && !m.Final() && m.Of(v) {
+			all[v.UID] = m
+		}
+	}
+	return all
 }
 
 // vmOf returns the VM of a launcher pod, nil if it has none.

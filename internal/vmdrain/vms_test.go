@@ -3,6 +3,8 @@ package vmdrain
 import (
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
@@ -14,5 +16,20 @@ func TestAVMThatNobodyMovesIsNotWaitedFor(t *testing.T) {
 		if got := vm(v, nil); (got.Stuck == "why") != stuck || (got.Progress == "why") == stuck {
 			t.Errorf("%s: stuck %q, progress %q", reason, got.Stuck, got.Progress)
 		}
+	}
+}
+
+// Given a VM made anew, and a migration of the former one that has not ended. Then the VM has only its
+// own migration.
+func TestAFormerVMsMigrationIsNotShown(t *testing.T) {
+	v := kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "vm", UID: "anew"}}
+	var all []kubevirt.VirtualMachineInstanceMigration
+	for _, uid := range []string{"anew", "former"} {
+		m := kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: uid}, Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: "vm"}}
+		m.Status.MigrationState = &kubevirt.MigrationState{VMIUID: uid}
+		all = append(all, m)
+	}
+	if got := Unfinished([]kubevirt.VirtualMachineInstance{v}, all); len(got) != 1 || got["anew"].Name != "anew" {
+		t.Errorf("%+v", got)
 	}
 }
