@@ -80,6 +80,9 @@ func TestACrashedGuestIsEndedAtOnce(t *testing.T) {
 		if n := r.hv.Count(fake.OpAsk, domain); n != 0 {
 			t.Errorf("asked %d times", n)
 		}
+		if end := r.dir(pod1).said().End; end != grace.EndCrashed {
+			t.Errorf("its launcher hears %q", end)
+		}
 		if said := c.events[len(c.events)-1].Message; !strings.Contains(said, "panicked") {
 			t.Errorf("the Event says %q", said)
 		}

@@ -50,6 +50,19 @@ func TestAGuestInItsPodThatIsOffEndsThoughItsQEMUStays(t *testing.T) {
 	}
 }
 
+// Given a guest in its pod that ignores the power button and has an agent. When its launcher is
+// signalled, then its agent is asked.
+func TestAGuestInItsPodIsAskedByItsAgent(t *testing.T) {
+	a := shared.Agent(t, "--libvirt-uri=").WithoutLibvirt(t).Start(t)
+	v := a.InLauncher(t, node.Spec{GuestAgent: true, Behaviour: "deaf agent=frozen"}, "--grace-period=60")
+	v.SignalShim(t)
+	v.WaitGone(t, soon)
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
+	if m := a.Metrics(t); m[`vmgrace_shutdown_requests_total{mode="agent",result="ok"}`] == 0 {
+		t.Errorf("%v", m)
+	}
+}
+
 func TestAMonitorThatSomebodyElseHoldsIsSeen(t *testing.T) {
 	a := shared.Agent(t, "--libvirt-uri=").WithoutLibvirt(t).Start(t)
 	v := a.InLauncher(t, node.Spec{}, "--grace-period=10")

@@ -71,6 +71,9 @@ func (a *Agent) launchInside(t T, s Spec, l *Launcher, wrapper, shimArgs []strin
 		_ = os.Remove(g.serial) // of an earlier instance
 	}
 	args := append([]string{"--ask-with=qmp:" + g.MonitorSocket()}, shimArgs...)
+	if s.GuestAgent {
+		args = append(args, "--ask-with=qga:"+g.agentSocket())
+	}
 	v := &VM{Guest: g, Agent: a, Launcher: l, Shim: l.shim(t, wrapper, append(append(args, "--"), g.qemu(t)...))}
 	g.log = v.Shim.log
 	v.inside(t)
@@ -154,6 +157,8 @@ func (g *Guest) MonitorSocket() string { return filepath.Join(g.node.Dir, g.Doma
 // client on each.
 func (g *Guest) OwnMonitorSocket() string { return g.MonitorSocket() + "2" }
 
+func (g *Guest) agentSocket() string { return g.MonitorSocket() + "-agent" }
+
 // qemu returns a command line of QEMU, much like the one that libvirt would make.
 func (g *Guest) qemu(t T) []string {
 	t.Helper()
@@ -173,6 +178,10 @@ func (g *Guest) qemu(t T) []string {
 	}
 	if g.Disk != "" {
 		boot = append(boot, "-drive", "if=virtio,format=raw,cache=none,file="+g.Disk)
+	}
+	if g.GuestAgent {
+		boot = append(boot, "-chardev", "socket,id=qga,server=on,wait=off,path="+g.agentSocket(),
+			"-device", "virtio-serial", "-device", "virtserialport,chardev=qga,name=org.qemu.guest_agent.0")
 	}
 	return append([]string{
 		"qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", memory, "-display", "none", "-nodefaults", "-no-user-config",
