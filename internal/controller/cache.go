@@ -18,6 +18,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/virthandler"
 	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 	"github.com/vmgrace/vmgrace/internal/migration"
@@ -63,7 +64,9 @@ func strippedPod(object any) (any, error) {
 		p.Spec = corev1.PodSpec{
 			NodeName: p.Spec.NodeName, TerminationGracePeriodSeconds: p.Spec.TerminationGracePeriodSeconds, Tolerations: p.Spec.Tolerations,
 		}
-		p.Status = corev1.PodStatus{Phase: p.Status.Phase, Conditions: readConditions(p.Status.Conditions)}
+		p.Status = corev1.PodStatus{
+			Phase: p.Status.Phase, Reason: p.Status.Reason, Conditions: readConditions(p.Status.Conditions), ContainerStatuses: failed(p.Status.ContainerStatuses),
+		}
 	}
 	return stripped(object)
 }
@@ -75,6 +78,18 @@ func readConditions(all []corev1.PodCondition) []corev1.PodCondition {
 	}))
 }
 
+// failed returns how the containers of a pod have failed.
+func failed(all []corev1.ContainerStatus) (some []corev1.ContainerStatus) {
+	for _, c := range all {
+		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+			some = append(some, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: t.ExitCode, Reason: t.Reason},
+			}})
+		}
+	}
+	return some
+}
+
 func strippedVMI(object any) (any, error) {
 	if v, ok := object.(*kubevirt.VirtualMachineInstance); ok {
 		stripMeta(&v.ObjectMeta)
@@ -82,6 +97,13 @@ func strippedVMI(object any) (any, error) {
 		v.Labels = only(v.Labels, func(key string) bool { return key == kubevirt.NodeNameLabel || key == kubevirt.MigrationTargetLabel })
 		// Keep all, in order: a patch addresses one by its index.
 		v.Status.Conditions = slices.Clone(v.Status.Conditions)
+		var others []metav1.ManagedFieldsEntry
+		for _, m := range v.ManagedFields {
+			if index.WritesPhase(m) {
+				others = append(others, m)
+			}
+		}
+		defer v.SetManagedFields(others) // the others go
 	}
 	return stripped(object)
 }

@@ -26,12 +26,13 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/eviction"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 )
 
 const (
-	userAgent = "vmgrace-cluster-controller"
+	userAgent = index.Manager
 	// shutdownTimeout is the time after --shutdown-delay for answers under way.
 	shutdownTimeout = 9 * time.Second
 	// off is the address that keeps controller-runtime from listening.

@@ -15,6 +15,9 @@ type MarkFacts struct {
 	LauncherTerminating bool
 }
 
+// ReasonEnded is the reason of Unmark where there is nothing to move.
+const ReasonEnded = "Ended"
+
 // cancelRules decides by the first rule that holds.
 var cancelRules = []struct {
 	reason string
@@ -22,6 +25,7 @@ var cancelRules = []struct {
 	remove bool
 }{
 	{"NotMarked", func(f MarkFacts) bool { return !f.VMI.Marked() }, false},
+	{ReasonEnded, func(f MarkFacts) bool { return f.VMI.Ended() }, true},
 	{"External", func(f MarkFacts) bool { return f.Strategy == kubevirt.StrategyExternal }, false},
 	{"NotCordonedWhenMarked", func(f MarkFacts) bool { return !ExplanationOf(f.VMI).Cordoned }, false},
 	{"LauncherTerminating", func(f MarkFacts) bool { return f.LauncherTerminating }, false},
@@ -29,7 +33,8 @@ var cancelRules = []struct {
 	{"Uncordoned", func(MarkFacts) bool { return true }, true},
 }
 
-// Unmark decides whether the mark of a VM is removed because its node is schedulable again.
+// Unmark decides whether the mark of a VM is removed because its node is schedulable again, or the VM
+// has ended.
 func Unmark(f MarkFacts) (remove bool, reason string) {
 	for _, rule := range cancelRules {
 		if rule.holds(f) {

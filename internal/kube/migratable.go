@@ -83,11 +83,12 @@ type operation struct {
 }
 
 // migratablePatch returns a patch of the condition in o that keeps the condition's unknown
-// fields. It is nil if the VMI was replaced, is elsewhere or is being deleted.
+// fields. It is nil if the VMI was replaced, is elsewhere, has ended or is being deleted.
 func (s *Source) migratablePatch(o *object, v migratable.VMI, is migratable.Verdict) ([]operation, error) {
-	var status kubevirt.VirtualMachineInstanceStatus
-	_ = json.Unmarshal(o.Status, &status) // unreadable JSON counts as empty
-	if string(o.UID) != v.UID || o.Labels[kubevirt.NodeNameLabel] != s.node || cmp.Or(status.NodeName, s.node) != s.node || o.DeletionTimestamp != nil {
+	var now kubevirt.VirtualMachineInstance
+	status := &now.Status
+	_ = json.Unmarshal(o.Status, status) // unreadable JSON counts as empty
+	if now.Final() || string(o.UID) != v.UID || o.Labels[kubevirt.NodeNameLabel] != s.node || cmp.Or(status.NodeName, s.node) != s.node || o.DeletionTimestamp != nil {
 		return nil, nil
 	}
 	steps := []operation{{"test", "/metadata/resourceVersion", o.ResourceVersion}}

@@ -48,6 +48,11 @@ func moving(phase kubevirt.MigrationPhase) []kubevirt.VirtualMachineInstanceMigr
 
 const twice = "has launcher pod f of another VMI of this name, and it has not ended"
 
+func on(node string, v *kubevirt.VirtualMachineInstance) *kubevirt.VirtualMachineInstance {
+	v.Labels = map[string]string{kubevirt.NodeNameLabel: node}
+	return v
+}
+
 // moved is a VMI that a migration has moved to node b, as its controller writes it.
 func moved(is *kubevirt.Launcher) *kubevirt.VirtualMachineInstance {
 	v := vmi(kubevirt.VMIRunning, "b", is)
@@ -75,8 +80,8 @@ func TestWhatTheStatusOfAVMISays(t *testing.T) {
 		"it has ended":                       {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", succeeded)}}, "Succeeded a p"},
 		"it has failed":                      {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", failed)}}, "Failed a p"},
 		"it has failed before it ran":        {Facts{VMI: vmi("Scheduling", "", recorded()), Pods: []Pod{pod("p", "a", failed)}}, "Failed a p"},
-		"its pod is gone, and had succeeded": {Facts{VMI: vmi("Running", "a", recorded()), GoneSucceeded: "p"}, "Succeeded a p"},
-		"its pod is gone, how is not known":  {Facts{VMI: vmi("Running", "a", recorded()), GoneSucceeded: "other"}, "Failed a p"},
+		"its pod is gone, and had succeeded": {Facts{VMI: vmi("Running", "a", recorded()), Gone: pod("p", "a", succeeded)}, "Succeeded a p"},
+		"its pod is gone, how is not known":  {Facts{VMI: vmi("Running", "a", recorded()), Gone: pod("other", "a", succeeded)}, "Failed a p"},
 		"its pod is gone and made anew":      {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p2", "a", ready)}}, "Failed a p"},
 		"final":                              {Facts{VMI: vmi("Failed", "a", recorded()), Pods: []Pod{pod("p2", "a", ready)}}, "-"},
 		"a second launcher":                  {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("x", "a", failed), pod("p", "a", ready)}}, "-"},
@@ -84,8 +89,18 @@ func TestWhatTheStatusOfAVMISays(t *testing.T) {
 		"a former VMI's":                     {Facts{VMI: vmi("", "", nil), Pods: []Pod{pod("x", "a", func(p *Pod) { p.VMIUID = "former" })}}, "Pending  "},
 		"one that is not linked":             {Facts{VMI: vmi("", "", nil), Pods: []Pod{pod("x", "a", ready, unlinked)}}, "Pending  "},
 
-		"labelled by hand":              {Facts{VMI: vmi("", "", nil), Pods: []Pod{pod("p", "a", ready, byHand)}}, "-"},
-		"labelled by hand, after all":   {Facts{VMI: vmi("Pending", "", waits()), Pods: []Pod{pod("p", "a", ready, byHand)}}, "taken back"},
+		"labelled by hand":              {Facts{VMI: vmi("", "", nil), Pods: []Pod{pod("p", "a", ready, byHand)}}, "Running a p"},
+		"labelled by hand, after all":   {Facts{VMI: vmi("Pending", "", waits()), Pods: []Pod{pod("p", "a", ready, byHand)}}, "Running a p"},
+		"and placed":                    {Facts{VMI: on("a", vmi("", "", nil)), Pods: []Pod{pod("p", "a", byHand)}}, "Scheduling a p"},
+		"and placed elsewhere":          {Facts{VMI: on("b", vmi("", "", nil)), Pods: []Pod{pod("p", "a", ready, byHand)}}, "Running  p"},
+		"and ended":                     {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", succeeded, byHand)}}, "Succeeded a p"},
+		"and had ended":                 {Facts{VMI: on("a", vmi("", "", nil)), Pods: []Pod{pod("p", "a", failed, byHand)}}, "Failed a p"},
+		"and made anew, elsewhere":      {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", succeeded, byHand), pod("p2", "b", byHand)}}, "Scheduling b p2"},
+		"and made anew after the end":   {Facts{VMI: vmi("Failed", "a", recorded()), Pods: []Pod{pod("p", "a", failed, byHand), pod("p2", "a", ready, byHand)}}, "Running a p2"},
+		"and over":                      {Facts{VMI: vmi("Failed", "a", recorded()), Pods: []Pod{pod("p", "a", failed, byHand)}}, "-"},
+		"and moved before":              {Facts{VMI: vmi("", "b", nil), Pods: []Pod{pod("p", "a", succeeded, byHand), pod("t", "b", ready, target)}}, "Running b t"},
+		"and others write the phase":    {Facts{VMI: vmi("Scheduled", "", nil), Pods: []Pod{pod("p", "a", ready, byHand)}}, "-"},
+		"and others have begun to":      {Facts{VMI: vmi("Failed", "a", recorded()), Others: true, Pods: []Pod{pod("p", "a", ready, byHand)}}, "taken back"},
 		"placed by hand":                {Facts{VMI: vmi("", "a", nil)}, "-"},
 		"placed by hand, after all":     {Facts{VMI: vmi("Pending", "a", waits())}, "taken back"},
 		"somebody else writes a phase":  {Facts{VMI: vmi("Running", "", nil)}, "-"},
@@ -109,12 +124,12 @@ func TestWhatTheStatusOfAVMISays(t *testing.T) {
 		s := Next(c.given)
 		got := "-"
 		switch {
-		case s.Write && s.Launcher == nil:
+		case s.Write && s.Launcher == nil && (s.Phase == "" || c.given.Others && s.Phase == c.given.VMI.Status.Phase):
 			got = "taken back"
 		case s.Write:
 			got = string(s.Phase) + " " + s.Node + " " + s.Launcher.PodUID
 		}
-		if final := s.Phase == kubevirt.VMISucceeded || s.Phase == kubevirt.VMIFailed; got != c.want || s.Write && s.Final != final {
+		if final := s.Phase == kubevirt.VMISucceeded || s.Phase == kubevirt.VMIFailed; got != c.want || s.Write && s.Launcher != nil && s.Final != final {
 			t.Errorf("%s: %q, want %q (%+v)", name, got, c.want, s)
 		}
 	}

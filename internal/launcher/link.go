@@ -29,6 +29,8 @@ type Pod struct {
 	// Ready means that its containers run. Deleting: it is being deleted. Ended: its containers
 	// have ended for good; Succeeded: all of them with 0.
 	Ready, Deleting, Ended, Succeeded bool
+	// How is what kubelet says of the end of a pod that has failed, in one line.
+	How string
 }
 
 // lost reports whether a pod is linked to a VMI that is gone, as one restored from a backup is. A

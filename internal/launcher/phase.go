@@ -15,9 +15,10 @@ type Facts struct {
 	Pods []Pod
 	// Migrations of the VMI, in any phase.
 	Migrations []kubevirt.VirtualMachineInstanceMigration
-	// GoneSucceeded is the UID of a pod that no longer exists, and had succeeded; "" if none is
-	// known.
-	GoneSucceeded string
+	// Gone is the last known state of a pod that no longer exists; zero if none is known.
+	Gone Pod
+	// Others means that another program writes the phase of the VMI.
+	Others bool
 }
 
 // Step is what to write to the status of a VMI.
@@ -33,19 +34,24 @@ type Step struct {
 	Why      string             // why it has ended, in one line
 }
 
-// Next returns what to write. Nothing is written to a VMI that has ended, or whose launcher was
-// labelled by its maker: then somebody else writes its status, or nobody.
+// Next returns what to write. Nothing is written to a VMI whose phase another program writes, or
+// that was placed by hand and has no launcher pod: its VM may run without one. A VM that has ended
+// runs again only in a pod that its maker has labelled as the VMI's.
 //
 // The API does not show the process of a VM. Scheduled and Running are one: its launcher pod is
-// ready, and so has begun to run QEMU.
+// ready, and so has begun to run QEMU, or waits for its domain.
 func Next(f Facts) Step {
 	v := f.VMI
 	is := v.Status.Launcher
-	switch {
-	case v.Final(), is == nil && (v.Status.Phase != "" || v.Node() != ""):
+	switch p := f.launcher(); {
+	case is == nil && v.Status.Phase != "":
 		return Step{}
-	case (is == nil || is.PodUID == "") && (f.byHand() || v.Node() != ""):
+	case f.Others:
+		return Step{Write: is != nil, Phase: v.Status.Phase} // takes back that it writes the phase
+	case (is == nil || is.PodUID == "") && p == nil && v.Node() != "":
 		return Step{Write: is != nil} // takes back that it waits for a launcher
+	case v.Final() && !p.again(is):
+		return Step{}
 	}
 	s := f.wanted()
 	if s.Phase == kubevirt.VMISucceeded || s.Phase == kubevirt.VMIFailed {
@@ -58,10 +64,12 @@ func Next(f Facts) Step {
 	return s
 }
 
-// byHand reports whether the maker of a pod has labelled it as the VMI's.
-func (f Facts) byHand() bool {
-	return slices.ContainsFunc(f.Pods, func(p Pod) bool { return p.VMIUID == string(f.VMI.UID) && !p.Linked && !p.Target })
+// again reports whether a pod's maker has made it the VMI's launcher after the recorded one.
+func (p *Pod) again(recorded *kubevirt.Launcher) bool {
+	return p != nil && p.byHand() && recorded != nil && recorded.PodUID != "" && recorded.PodUID != p.UID
 }
+
+func (p *Pod) byHand() bool { return !p.Linked && !p.Target && !p.Ended }
 
 // wanted returns what the status should be.
 func (f Facts) wanted() Step {
@@ -74,16 +82,15 @@ func (f Facts) wanted() Step {
 	if p == nil {
 		return f.without(s)
 	}
+	again := p.again(v.Status.Launcher)
 	s.Launcher = &kubevirt.Launcher{Pod: p.Name, PodUID: p.UID}
-	if s.Node == "" {
+	if s.Node == "" && (v.Node() == "" || v.Node() == p.Node) || again && p.Node != "" {
 		s.Node = p.Node
 	}
 	switch {
-	case p.Ended && p.Succeeded:
-		s.Phase, s.Why = kubevirt.VMISucceeded, fmt.Sprintf("launcher pod %s has ended", p.Name)
 	case p.Ended:
-		s.Phase, s.Why = kubevirt.VMIFailed, fmt.Sprintf("launcher pod %s has failed", p.Name)
-	case v.Status.Phase == kubevirt.VMIRunning: // also while its pod is not ready, or is being deleted
+		s.Phase, s.Why = p.end()
+	case v.Status.Phase == kubevirt.VMIRunning && !again: // also while its pod is not ready, or is being deleted
 	case p.Ready:
 		s.Phase = kubevirt.VMIRunning
 	default:
@@ -94,15 +101,27 @@ func (f Facts) wanted() Step {
 
 // without returns the status of a VMI without a launcher pod.
 func (f Facts) without(s Step) Step {
-	switch had := s.Launcher; had.PodUID {
-	case "":
+	switch had := s.Launcher; {
+	case had.PodUID == "":
 		s.Phase = kubevirt.VMIPending
-	case f.GoneSucceeded:
-		s.Phase, s.Why = kubevirt.VMISucceeded, fmt.Sprintf("launcher pod %s has ended", had.Pod)
+	case had.PodUID == f.Gone.UID && f.Gone.Ended:
+		s.Phase, s.Why = f.Gone.end()
 	default:
 		s.Phase, s.Why, s.Unknown = kubevirt.VMIFailed, fmt.Sprintf("launcher pod %s is gone, and how it ended is not known", had.Pod), true
 	}
 	return s
+}
+
+// end returns the phase of a VM whose launcher pod has ended, and why.
+func (p *Pod) end() (phase kubevirt.VMIPhase, why string) {
+	switch {
+	case p.Succeeded:
+		return kubevirt.VMISucceeded, fmt.Sprintf("launcher pod %s has ended", p.Name)
+	case p.How == "":
+		return kubevirt.VMIFailed, fmt.Sprintf("launcher pod %s has failed", p.Name)
+	default:
+		return kubevirt.VMIFailed, fmt.Sprintf("launcher pod %s has failed: %s", p.Name, p.How)
+	}
 }
 
 // launcher returns the pod with the VM: the one that was recorded, or the target pod of the
@@ -114,17 +133,20 @@ func (f Facts) launcher() *Pod {
 	if is := f.VMI.Status.Launcher; is != nil {
 		recorded = is.PodUID
 	}
-	if recorded == "" {
-		return find(own, func(p Pod) bool { return p.Linked && !p.Target })
-	}
 	moved := ""
 	if s := f.VMI.Status.MigrationState; s != nil && s.Completed && s.TargetNode == node {
 		moved = s.TargetPod
 	}
+	known := func(p Pod) bool { return p.UID == recorded && (node == "" || p.Node == node) }
+	if recorded == "" {
+		known = func(p Pod) bool { return !p.Target }
+	}
 	for _, is := range []func(Pod) bool{
 		func(p Pod) bool { return p.Target && p.Name == moved },
-		func(p Pod) bool { return p.UID == recorded && (node == "" || p.Node == node) },
-		func(p Pod) bool { return p.Target && p.Node == node && !p.Ended }, // what has moved it is not in the status any more
+		func(p Pod) bool { return known(p) && !p.Ended },
+		func(p Pod) bool { return p.Target && p.Node != "" && p.Node == node && !p.Ended }, // what has moved it is not in the status any more
+		func(p Pod) bool { return p.byHand() },
+		known,
 	} {
 		if p := find(own, is); p != nil {
 			return p

@@ -100,7 +100,7 @@ func (r *reconciler) remove(ctx context.Context, m *kubevirt.VirtualMachineInsta
 	return nil
 }
 
-// cancel removes the mark of a VM whose node is schedulable again, and deletes its
+// cancel removes the mark of a VM that has ended or whose node is schedulable again, and deletes its
 // pending migrations. The cache only shows whether there may be something to cancel;
 // live reads decide.
 func (r *reconciler) cancel(ctx context.Context, v *move.VM) (changed bool, err error) {
@@ -117,8 +117,11 @@ func (r *reconciler) cancel(ctx context.Context, v *move.VM) (changed bool, err 
 		if err := move.TakeBack(ctx, r.Client, now.VMI, now.Now); err != nil {
 			return false, err
 		}
-		r.Events.Eventf(now.VMI, nil, corev1.EventTypeNormal, "EvacuationCancelled", "Cancel",
-			"node %s is used again: the VM stays", now.VMI.Node())
+		text := fmt.Sprintf("node %s is used again: the VM stays", now.VMI.Node())
+		if why == evacuation.ReasonEnded {
+			text = "the VM has ended: there is nothing to move"
+		}
+		r.Events.Eventf(now.VMI, nil, corev1.EventTypeNormal, "EvacuationCancelled", "Cancel", "%s", text)
 		return true, nil // the next reconcile deletes the migrations
 	}
 	if unmark && !now.VMI.Marked() {

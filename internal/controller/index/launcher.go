@@ -2,9 +2,11 @@ package index
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/launcher"
+	"github.com/vmgrace/vmgrace/internal/oneline"
 )
 
 // Naming returns the launcher pods that name a VMI, in any state, from the cache. They share their
@@ -66,7 +69,7 @@ func LauncherFacts(pods []corev1.Pod) []launcher.Pod {
 		all = append(all, launcher.Pod{
 			Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Created: p.CreationTimestamp.Time,
 			VMIUID: uid, Linked: uid != "" && p.Annotations[launcher.LinkedAnnotation] == uid, Owned: OwnedBy(p, uid), Target: p.Labels[kubevirt.MigrationJobLabel] != "",
-			Ready: ready(p), Deleting: p.DeletionTimestamp != nil, Ended: Ended(p), Succeeded: p.Status.Phase == corev1.PodSucceeded,
+			Ready: ready(p), Deleting: p.DeletionTimestamp != nil, Ended: Ended(p), Succeeded: p.Status.Phase == corev1.PodSucceeded, How: howEnded(p),
 		})
 	}
 	return all
@@ -75,6 +78,48 @@ func LauncherFacts(pods []corev1.Pod) []launcher.Pod {
 // OwnedBy reports whether the object with a UID is an owner of the pod. The cache has no owners.
 func OwnedBy(p *corev1.Pod, uid string) bool {
 	return slices.ContainsFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return string(o.UID) == uid })
+}
+
+// howEnded returns what kubelet says of the end of a pod that has failed: why it ended the pod, and
+// how containers have ended.
+func howEnded(p *corev1.Pod) string {
+	var all []string
+	if p.Status.Reason != "" {
+		all = append(all, p.Status.Reason)
+	}
+	for _, c := range p.Status.ContainerStatuses {
+		t := c.State.Terminated
+		if t == nil || t.ExitCode == 0 {
+			continue
+		}
+		text := fmt.Sprintf("container %s: exit code %d", c.Name, t.ExitCode)
+		if t.Reason != "" && t.Reason != "Error" {
+			text += " (" + t.Reason + ")"
+		}
+		all = append(all, text)
+	}
+	return oneline.Cut(strings.Join(all, ", "), maxHow)
+}
+
+// maxHow bounds what is said of a pod's containers.
+const maxHow = 256
+
+// Manager is this program's name in the managedFields of what it writes.
+const Manager = "vmgrace-cluster-controller"
+
+// PhaseOfOthers reports whether another program has written the phase of a VMI last.
+func PhaseOfOthers(vmi *kubevirt.VirtualMachineInstance) bool {
+	return slices.ContainsFunc(vmi.ManagedFields, WritesPhase)
+}
+
+// WritesPhase reports whether a manager of a VMI's fields that is not this program owns the phase.
+func WritesPhase(m metav1.ManagedFieldsEntry) bool {
+	var owned struct {
+		Status struct {
+			Phase any `json:"f:phase"`
+		} `json:"f:status"`
+	}
+	return m.Manager != Manager && m.FieldsV1 != nil && json.Unmarshal(m.FieldsV1.GetRawBytes(), &owned) == nil && owned.Status.Phase != nil
 }
 
 func ready(p *corev1.Pod) bool {

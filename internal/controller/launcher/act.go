@@ -123,11 +123,18 @@ func (r *reconciler) act(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 }
 
 func operations(vmi *kubevirt.VirtualMachineInstance, step launcher.Step) (all []patch.Operation) {
-	if step.Launcher == nil {
-		return []patch.Operation{{Op: "add", Path: "/status/vmgraceLauncher"}, {Op: "add", Path: "/status/phase", Value: ""}}
-	}
 	if step.Phase != vmi.Status.Phase {
 		all = append(all, patch.Operation{Op: "add", Path: "/status/phase", Value: step.Phase})
+	}
+	if step.Launcher == nil {
+		return append(all, patch.Operation{Op: "add", Path: "/status/vmgraceLauncher"})
+	}
+	if step.Final && vmi.Condition(kubevirt.LiveMigratable) != nil {
+		now := metav1.Now()
+		all = append(all, patch.Conditions(vmi, patch.Wanted{Type: kubevirt.LiveMigratable, Is: &kubevirt.Condition{
+			Type: kubevirt.LiveMigratable, Status: kubevirt.ConditionFalse, Reason: kubevirt.ReasonGuestNotRunning,
+			Message: "the VM has ended: " + step.Why, LastProbeTime: now, LastTransitionTime: now,
+		}})...)
 	}
 	if step.Node != vmi.Status.NodeName {
 		all = append(all, patch.Operation{Op: "add", Path: "/status/nodeName", Value: step.Node})

@@ -1,5 +1,5 @@
 // Package launcher links launcher pods to the VMIs that they name, where the launcher webhook has
-// not, and writes the phase and the node of such VMIs. It gathers, decides (launcher.Refusal,
+// not, and writes the phase and the node of VMIs whose phase nobody else writes. It gathers, decides (launcher.Refusal,
 // launcher.Next) and acts.
 package launcher
 
@@ -46,9 +46,8 @@ type reconciler struct {
 
 // end is what is known of a launcher pod that is gone.
 type end struct {
-	uid       string
-	succeeded bool
-	at        time.Time // since when the event of its deletion is awaited; zero if it has come
+	pod launcher.Pod // only its UID until the event of its deletion has come
+	at  time.Time    // since when that is awaited; zero if it has come
 }
 
 // awaited is for how long the event of a deletion may come after the cache has lost the pod.
@@ -82,7 +81,7 @@ func (r *reconciler) pods() handler.EventHandler {
 			p, ok := e.Object.(*corev1.Pod)
 			for _, of := range index.OfPod(ctx, e.Object) {
 				if ok {
-					r.ends.Store(of.NamespacedName, end{uid: string(p.UID), succeeded: p.Status.Phase == corev1.PodSucceeded})
+					r.ends.Store(of.NamespacedName, end{pod: index.LauncherFacts([]corev1.Pod{*p})[0]})
 				}
 				q.Add(of)
 			}
@@ -108,7 +107,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	f := launcher.Facts{VMI: vmi, Pods: index.LauncherFacts(pods), Migrations: migrations, GoneSucceeded: r.goneSucceeded(req)}
+	f := launcher.Facts{VMI: vmi, Pods: index.LauncherFacts(pods), Migrations: migrations, Gone: r.gone(req), Others: index.PhaseOfOthers(vmi)}
 	if done, err := r.report(ctx, f); done || err != nil {
 		return reconcile.Result{}, err // which is an event
 	}
@@ -117,7 +116,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	if vmi.Final() {
 		r.ends.Delete(req.NamespacedName)
-		return reconcile.Result{}, nil
 	}
 	step := launcher.Next(f)
 	if step.Unknown {
@@ -126,10 +124,12 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 	}
 	if step.Final {
-		if step.Phase == kubevirt.VMISucceeded {
-			f.GoneSucceeded = step.Launcher.PodUID // by now it may be gone
+		for _, p := range f.Pods {
+			if p.UID == step.Launcher.PodUID {
+				f.Gone = p // by now it may be
+			}
 		}
-		if f, err = r.now(ctx, req, f.GoneSucceeded); err != nil || f.VMI == nil {
+		if f, err = r.now(ctx, req, f.Gone); err != nil || f.VMI == nil {
 			return reconcile.Result{}, err
 		}
 		step = launcher.Next(f)
@@ -137,21 +137,18 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, r.act(ctx, f.VMI, step)
 }
 
-func (r *reconciler) goneSucceeded(req reconcile.Request) string {
-	if known, ok := r.ends.Load(req.NamespacedName); ok {
-		if e, ok := known.(end); ok && e.succeeded {
-			return e.uid
-		}
-	}
-	return ""
+func (r *reconciler) gone(req reconcile.Request) launcher.Pod {
+	known, _ := r.ends.Load(req.NamespacedName)
+	e, _ := known.(end)
+	return e.pod
 }
 
 // awaits returns for how long the event of a pod's deletion is still awaited: the cache loses the
 // pod before. After a restart there is none.
 func (r *reconciler) awaits(req reconcile.Request, uid string) time.Duration {
-	known, _ := r.ends.LoadOrStore(req.NamespacedName, end{uid: uid, at: time.Now()})
+	known, _ := r.ends.LoadOrStore(req.NamespacedName, end{pod: launcher.Pod{UID: uid}, at: time.Now()})
 	e, ok := known.(end)
-	if !ok || e.uid != uid { // another pod's; a deletion that is told of meanwhile counts
+	if !ok || e.pod.UID != uid { // another pod's; a deletion that is told of meanwhile counts
 		r.ends.CompareAndDelete(req.NamespacedName, known)
 		return awaited
 	}
@@ -164,8 +161,8 @@ func (r *reconciler) awaits(req reconcile.Request, uid string) time.Duration {
 // now reads the facts from the API server: a VM that has ended does so for good. The VMI is read
 // last. It has the node to which a migration has moved the VM before the migration has ended. The
 // VMI is nil if it does not exist.
-func (r *reconciler) now(ctx context.Context, req reconcile.Request, goneSucceeded string) (f launcher.Facts, err error) {
-	f.GoneSucceeded = goneSucceeded
+func (r *reconciler) now(ctx context.Context, req reconcile.Request, gone launcher.Pod) (f launcher.Facts, err error) {
+	f.Gone = gone
 	if f.Migrations, err = index.MigrationsNamedNow(ctx, r.Live, req.NamespacedName); err != nil {
 		return f, err
 	}
@@ -177,7 +174,7 @@ func (r *reconciler) now(ctx context.Context, req reconcile.Request, goneSucceed
 	if err := r.Live.Get(ctx, req.NamespacedName, vmi); err != nil {
 		return f, client.IgnoreNotFound(err)
 	}
-	f.VMI, f.Pods = vmi, index.LauncherFacts(pods)
+	f.VMI, f.Pods, f.Others = vmi, index.LauncherFacts(pods), index.PhaseOfOthers(vmi)
 	return f, r.unlisted(ctx, &f)
 }
 
