@@ -41,8 +41,7 @@ const (
 	MigrationUndecided = "MigrationUndecided"
 )
 
-// ReasonGuestNotRunning is the reason of LiveMigratable, where it is False because nothing of the VM
-// runs on its node.
+// ReasonGuestNotRunning is the reason of LiveMigratable of a VM that has ended.
 const ReasonGuestNotRunning = "GuestNotRunning"
 
 // ConditionTrue is the status of a condition that holds.
@@ -138,12 +137,6 @@ func (v *VirtualMachineInstance) Final() bool { return v.Status.Phase.Final() }
 
 // Final reports whether a VM in this phase has ended.
 func (p VMIPhase) Final() bool { return p == VMISucceeded || p == VMIFailed }
-
-// Ended reports whether the VM has ended, or its agent says that no guest runs.
-func (v *VirtualMachineInstance) Ended() bool {
-	c := v.Condition(LiveMigratable)
-	return v.Final() || c != nil && c.Status == ConditionFalse && c.Reason == ReasonGuestNotRunning
-}
 
 // Node is the node that the VM runs on: empty before it has one.
 func (v *VirtualMachineInstance) Node() string {

@@ -116,7 +116,7 @@ func noVMReason(p *Pod, vmi *kubevirt.VirtualMachineInstance) string {
 		return "OrphanOfGoneVMI"
 	case vmi.DeletionTimestamp != nil:
 		return "VMIDeleting"
-	case vmi.Ended():
+	case vmi.Final():
 		return "VMIFinished"
 	default:
 		return ""

@@ -38,7 +38,7 @@ var budgetRules = []struct {
 	minAvailable int32
 	message      string
 }{
-	{"Ended", func(f BudgetFacts) bool { return f.VMI.Ended() }, noBudget,
+	{"Ended", func(f BudgetFacts) bool { return f.VMI.Final() }, noBudget,
 		"the VM has ended"},
 	{"Deleting", func(f BudgetFacts) bool { return f.VMI.DeletionTimestamp != nil }, noBudget,
 		"the VM is being shut down"},

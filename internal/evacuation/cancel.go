@@ -25,7 +25,7 @@ var cancelRules = []struct {
 	remove bool
 }{
 	{"NotMarked", func(f MarkFacts) bool { return !f.VMI.Marked() }, false},
-	{ReasonEnded, func(f MarkFacts) bool { return f.VMI.Ended() }, true},
+	{ReasonEnded, func(f MarkFacts) bool { return f.VMI.Final() }, true},
 	{"External", func(f MarkFacts) bool { return f.Strategy == kubevirt.StrategyExternal }, false},
 	{"NotCordonedWhenMarked", func(f MarkFacts) bool { return !ExplanationOf(f.VMI).Cordoned }, false},
 	{"LauncherTerminating", func(f MarkFacts) bool { return f.LauncherTerminating }, false},

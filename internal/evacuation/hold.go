@@ -71,7 +71,7 @@ var disruptionRules = []struct {
 }{
 	{"PodNotDeleting", func(d *Disruption, _ *Settings) bool { return !d.Deleting }},
 	{"VMIDeleting", func(d *Disruption, _ *Settings) bool { return d.VMI.DeletionTimestamp != nil }},
-	{"VMIFinished", func(d *Disruption, _ *Settings) bool { return d.VMI.Ended() }},
+	{"VMIFinished", func(d *Disruption, _ *Settings) bool { return d.VMI.Final() }},
 	{"AnotherReason", func(d *Disruption, _ *Settings) bool { return gates[d.Reason] == "" }},
 	{"GateOff", func(d *Disruption, s *Settings) bool { return !s.Gate(gates[d.Reason]) }},
 	{"StrategyNone", func(d *Disruption, _ *Settings) bool {

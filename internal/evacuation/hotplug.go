@@ -32,7 +32,7 @@ func AdmitHotplug(p *HotplugPod, vmi *kubevirt.VirtualMachineInstance) Admission
 		return allow("PodFinished")
 	case p.Owner == nil || !p.Owner.OfVM():
 		return allow("OwnerGone")
-	case vmi == nil || string(vmi.UID) != p.Owner.VMIUID || vmi.Ended():
+	case vmi == nil || string(vmi.UID) != p.Owner.VMIUID || vmi.Final():
 		return allow("VMIGone")
 	default:
 		return Admission{

@@ -68,7 +68,7 @@ var evacuationRules = []struct {
 	message func(Evacuee) string
 }{
 	{"NotRequested", func(e Evacuee) bool { return !e.Requested() }, Nothing, nil},
-	{"Ended", func(e Evacuee) bool { return e.VMI.Ended() }, Nothing, nil},
+	{"Ended", func(e Evacuee) bool { return e.VMI.Final() }, Nothing, nil},
 	{"Deleting", func(e Evacuee) bool { return e.VMI.DeletionTimestamp != nil }, Nothing, nil},
 	{reasonExternal, func(e Evacuee) bool { return e.Strategy == kubevirt.StrategyExternal }, Wait, fixed(toBeMovedByOthers)},
 	{"NotMigrated", func(e Evacuee) bool { return !migrates(e.Strategy) }, Blocked, func(e Evacuee) string {

@@ -17,5 +17,5 @@ func knownStrategy(s kubevirt.EvictionStrategy) bool {
 func BlocksDrains(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) bool {
 	strategy, _ := StrategyOf(vmi, fallback)
 	return strategy == kubevirt.StrategyLiveMigrate && !vmi.Migratable() &&
-		!vmi.Ended() && vmi.DeletionTimestamp == nil && vmi.Node() != ""
+		!vmi.Final() && vmi.DeletionTimestamp == nil && vmi.Node() != ""
 }

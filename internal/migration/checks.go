@@ -23,8 +23,6 @@ func (f Facts) cancelled() string {
 		return f.anew()
 	case f.vmEnds() != "":
 		return f.vmEnds()
-	case f.VMI.Ended() && !begun(f.Migration):
-		return fmt.Sprintf("no guest of the VM runs on node %q", f.VMI.Node())
 	case f.VMI.Node() != f.state().SourceNode && f.VMI.Node() != f.state().TargetNode:
 		return fmt.Sprintf("the VM is on node %q, and no longer on node %q", f.VMI.Node(), f.state().SourceNode)
 	}

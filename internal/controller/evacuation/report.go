@@ -27,7 +27,7 @@ func (r *reconciler) report(ctx context.Context, v *move.VM, next evacuation.Ste
 }
 
 // evacuating reports whether the VM is to leave its node and is not final.
-func evacuating(v *move.VM) bool { return v.Requested() && !v.VMI.Ended() }
+func evacuating(v *move.VM) bool { return v.Requested() && !v.VMI.Final() }
 
 // condition returns the VMI's condition EvictionRequested.
 func condition(v *move.VM, next evacuation.Step) *kubevirt.Condition {
