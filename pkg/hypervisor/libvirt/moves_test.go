@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
 	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
@@ -49,4 +50,17 @@ func mover(t *testing.T, n *node.Node) *Migrator {
 	})
 	t.Cleanup(func() { kit.Must(t, d.Close()) })
 	return d.Migrator()
+}
+
+// Given a guest that has panicked and is kept, when it is to be moved, then it is there, and stopped.
+func TestAPanickedGuestHasNotEndedForAMove(t *testing.T) {
+	m := mover(t, shared)
+	g := shared.Boot(t, node.Spec{Firmware: true, Panics: true})
+	node.Eventually(t, testTimeout, func() bool {
+		stay, i, err := m.Look(bounded(t), g.Domain)
+		if err != nil || stay == hypervisor.StayAbsent {
+			t.Fatalf("%q, %v", stay, err)
+		}
+		return stay == hypervisor.StayStopped && i.PID == g.PID
+	}, "it is stopped")
 }
