@@ -64,3 +64,26 @@ func TestAnOrphanIsReadAfterItsPod(t *testing.T) {
 		}
 	}
 }
+
+// Given a launcher that is Pending. Then a container that its kubelet has started may have a guest, also
+// one that has ended or is tried again; without one there is none to protect.
+func TestALauncherThatHasStartedNoContainerIsKnown(t *testing.T) {
+	waiting := corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}
+	again := waiting
+	again.RestartCount = 1
+	runs := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	for name, c := range map[string]struct {
+		status  corev1.PodStatus
+		unbegun bool
+	}{
+		"no node yet":          {corev1.PodStatus{Phase: corev1.PodPending}, true},
+		"its image is missing": {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{waiting}}, true},
+		"it is tried again":    {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{again}}, false},
+		"a sidecar runs":       {corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{runs}}, false},
+		"it runs":              {corev1.PodStatus{Phase: corev1.PodRunning}, false},
+	} {
+		if got := facts(&corev1.Pod{Status: c.status}).Unbegun; got != c.unbegun {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
