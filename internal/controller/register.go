@@ -216,6 +216,11 @@ func (o *Options) addSettings(s *setup) error {
 	if err := s.AddReadyzCheck("settings", func(*http.Request) error { return s.settings.Known() }); err != nil {
 		return err
 	}
+	if o.runs(launchers) || o.runs(launcherWebhook) && !o.BesideKubeVirt {
+		if err := index.AddNaming(context.Background(), s.GetFieldIndexer()); err != nil {
+			return fmt.Errorf("index of the cache: %w", err)
+		}
+	}
 	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) && !o.runs(podDisruption) && !o.runs(estimates) && !o.runs(launchers) {
 		return nil
 	}

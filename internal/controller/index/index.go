@@ -47,7 +47,6 @@ const foreign = "foreign"
 func Add(ctx context.Context, i client.FieldIndexer) error {
 	return errors.Join(
 		AddVMs(ctx, i),
-		i.IndexField(ctx, &corev1.Pod{}, byDomain, func(o client.Object) []string { return []string{o.GetAnnotations()[kubevirt.DomainAnnotation]} }),
 		i.IndexField(ctx, &policyv1.PodDisruptionBudget{}, byMaker, func(o client.Object) []string {
 			if BudgetOf(o) == "" {
 				return []string{foreign}
@@ -61,6 +60,11 @@ func Add(ctx context.Context, i client.FieldIndexer) error {
 			return nil
 		}),
 	)
+}
+
+// AddNaming adds the index of Naming to the cache.
+func AddNaming(ctx context.Context, i client.FieldIndexer) error {
+	return i.IndexField(ctx, &corev1.Pod{}, byDomain, func(o client.Object) []string { return []string{o.GetAnnotations()[kubevirt.DomainAnnotation]} })
 }
 
 // AddVMs adds the indexes of VMs, launchers and migrations: the cache then watches no
