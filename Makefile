@@ -190,6 +190,10 @@ MANY := TestTenVMs|TestADrainMovesFive|TestADrainOfAFullNode|TestThousandRefused
 test-many: deps race k8s csi images ## many VMs at once: a full node, a tainted one, a thousand that nothing moves: 8 minutes
 	$(ROOTTEST) -tags $(TAGS),nightly -v -p 1 -timeout 20m -run '^($(MANY))' $(if $(SUDO),-exec "$(SUDO)") ./internal/controller ./test/evictions ./test/e2e
 
+.PHONY: test-day
+test-day: deps k8s csi images ## what users do to a VM, each row of the table in docs/kubernetes.md, in a cluster of two nodes: 12 minutes
+	go test -v -tags $(TAGS),nightly -count=1 -parallel 6 -timeout 30m -run '^TestADayOfAVM' $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
+
 # What virt-install makes needs its programs, a TPM's and UEFI firmware.
 .PHONY: test-corpus
 test-corpus: deps ## the domains that virt-install makes, as a migration's target sees them: 6 minutes
