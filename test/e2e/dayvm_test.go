@@ -35,7 +35,10 @@ func (d *day) in(t *testing.T) *day {
 
 // says runs kubectl vmgrace, which may fail, and returns what it prints.
 func (d *day) says(args ...string) (said string, err error) {
-	out, err := exec.CommandContext(d.Context(), d.program, append(args, "-n", namespace, "--kubeconfig", d.Kubeconfig)...).CombinedOutput()
+	if args[0] != "why" { // of a node
+		args = append(args, "-n", namespace)
+	}
+	out, err := exec.CommandContext(d.Context(), d.program, append(args, "--kubeconfig", d.Kubeconfig)...).CombinedOutput()
 	return string(out), err
 }
 

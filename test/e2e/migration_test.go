@@ -20,7 +20,7 @@ func (v *vm) arrived(on *cluster.Node) *vm {
 	v.w.Helper()
 	there := &vm{w: v.w, uid: v.uid, grace: v.grace, Guest: v.At(v.w, on)}
 	there.pod = v.w.find(objects.Query{Kind: "pod", Namespace: namespace, Labels: "kubevirt.io/created-by=" + v.uid,
-		Fields: "spec.nodeName=" + on.Name, Path: "{.items[*].metadata.uid}"})
+		Fields: "status.phase=Running,spec.nodeName=" + on.Name, Path: "{.items[*].metadata.uid}"}) // it may have been there before
 	return there
 }
 
