@@ -62,7 +62,7 @@ func wholeNodes() []step {
 	const each = ""
 	return []step{
 		{"drain a node, with nowhere to go, of VMs that go off", each, drainOfOnesThatEnd},
-		{"`kubectl drain --dry-run=server`", each, dryRun},
+		{"`kubectl vmgrace drain --dry-run=server`", each, dryRun},
 		{"the agent is restarted in a move", each, agentRestarted},
 		{"power off while no agent runs", each, offWithoutAgents},
 	}
@@ -401,10 +401,9 @@ func drainOfOnesThatEnd(d *day, _ string) {
 func dryRun(d *day, _ string) {
 	v := d.vm(inPod, "asked", wish{on: d.b})
 	d.afterwards("uncordon", d.b.Name)
-	out, err := d.kubectl("", "drain", d.b.Name, "--dry-run=server", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=20s")
-	d.step("kubectl drain --dry-run=server: %v\n%s", err, out)
-	if strings.Contains(out, "timeout") || !strings.Contains(out, "virt-launcher-"+v.name) {
-		d.Errorf("kubectl drain --dry-run=server: %v\n%s", err, out)
+	out, err := d.says("drain", d.b.Name, "--dry-run=server", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
+	if err != nil || !strings.Contains(out, "virt-launcher-"+v.name) || !strings.Contains(out, "would be moved") {
+		d.Errorf("kubectl vmgrace drain --dry-run=server: %v\n%s", err, out)
 	}
 	if v.vmi("{.status.evacuationNodeName}") != "" {
 		d.Error("a dry run has marked it")

@@ -35,7 +35,7 @@ func (d *day) in(t *testing.T) *day {
 
 // says runs kubectl vmgrace, which may fail, and returns what it prints.
 func (d *day) says(args ...string) (said string, err error) {
-	if args[0] != "why" { // of a node
+	if args[0] != "why" && args[0] != "drain" { // those are of a node
 		args = append(args, "-n", namespace)
 	}
 	out, err := exec.CommandContext(d.Context(), d.program, append(args, "--kubeconfig", d.Kubeconfig)...).CombinedOutput()
