@@ -1,12 +1,6 @@
 package launcherpod
 
-import (
-	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/vmgrace/vmgrace/api/kubevirt"
-)
+import "time"
 
 // Owner has the properties of a VMI by which a launcher pod is its, or is not.
 type Owner struct {
@@ -15,18 +9,6 @@ type Owner struct {
 	Launcher  string
 	Ended     bool
 	DeletedAt time.Time // zero unless it is being deleted
-}
-
-// OwnerOf returns the properties of a VMI.
-func OwnerOf(uid string, deleted *metav1.Time, s *kubevirt.VirtualMachineInstanceStatus) Owner {
-	o := Owner{UID: uid, Ended: s.Phase.Final()}
-	if s.Launcher != nil {
-		o.Launcher = s.Launcher.PodUID
-	}
-	if deleted != nil {
-		o.DeletedAt = deleted.UTC()
-	}
-	return o
 }
 
 // Pod has the properties of a launcher pod that names a VMI. VMI is the UID of its label created-by, ""

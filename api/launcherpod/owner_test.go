@@ -3,10 +3,6 @@ package launcherpod
 import (
 	"testing"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
 // Given a pod that names a VMI. Then it is the VMI's by UID; without one, only while the VMI may get
@@ -30,9 +26,5 @@ func TestWhoseAPodIs(t *testing.T) {
 		if got := c.vmi.Owns(c.pod); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
-	}
-	is := kubevirt.VirtualMachineInstanceStatus{Phase: kubevirt.VMIFailed, Launcher: &kubevirt.Launcher{PodUID: "p"}}
-	if got, want := OwnerOf("u", &metav1.Time{Time: at}, &is), (Owner{"u", "p", true, at.UTC()}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -77,7 +77,7 @@ func (o *Objects) running() map[string][]*corev1.Pod {
 	known, named := map[string]bool{}, map[string]launcherpod.Owner{}
 	for i := range o.VMIs {
 		v := &o.VMIs[i]
-		known[string(v.UID)], named[v.Namespace+"/"+v.Name] = true, launcherpod.OwnerOf(string(v.UID), v.DeletionTimestamp, &v.Status)
+		known[string(v.UID)], named[v.Namespace+"/"+v.Name] = true, kubevirt.OwnerOf(string(v.UID), v.DeletionTimestamp, &v.Status)
 	}
 	byVMI := map[string][]*corev1.Pod{}
 	for i := range o.Launchers {

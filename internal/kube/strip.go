@@ -73,7 +73,7 @@ func (s *Source) stripVMI(o *object, was vmi) vmi {
 	_ = json.Unmarshal(o.Status, &status) // unreadable JSON counts as empty
 	is := vmi{
 		name: name, marked: grace.Never, migratable: shownVerdict(o.Status), beside: s.besideOf(&status),
-		whose: launcherpod.OwnerOf(string(o.UID), o.DeletionTimestamp, &status),
+		whose: kubevirt.OwnerOf(string(o.UID), o.DeletionTimestamp, &status),
 		VMI:   grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never, Marked: status.EvacuationNodeName == s.node},
 	}
 	switch {
