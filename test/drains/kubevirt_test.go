@@ -84,6 +84,10 @@ spec: {vmiName: moving, priority: system-critical}
 	k.Kubectl(t, "patch", "vmim", "kubevirt-evacuation-x", "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Running"}}`)
 	move := k.Kubectl(t, "get", "vmim", "kubevirt-evacuation-x", "-o", "jsonpath={.metadata.uid}")
 	k.KubectlApply(t, strings.Replace(kubeVirtsVMs, "MOVE", move, 1))
+	// It is older than the VMI here, which names it.
+	uid := k.Kubectl(t, "get", "vmi", "moving", "-o", "jsonpath={.metadata.uid}")
+	k.Kubectl(t, "patch", "vmim", "kubevirt-evacuation-x", "--type=merge", "-p",
+		`{"metadata":{"ownerReferences":[{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance","name":"moving","uid":"`+uid+`"}]}}`)
 	for _, vm := range []string{"moving", "local"} {
 		launcher := k.rig.In(t, "default").Launcher(rig.Read[kubevirt.VirtualMachineInstance](k.rig.In(t, "default"), vm), "node-a")
 		launcher.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: vm, UID: "u", Controller: new(true)}}
