@@ -18,6 +18,7 @@ func TestUnmark(t *testing.T) {
 		remove bool
 	}{
 		"uncordoned":                  {MarkFacts{VMI: vmi(cordonedMark), Strategy: live, NodeSchedulable: true}, true},
+		"ended, still cordoned":       {MarkFacts{VMI: vmi(marked, func(v *kubevirt.VirtualMachineInstance) { v.Status.Phase = kubevirt.VMIFailed }), Strategy: live}, true},
 		"still cordoned":              {MarkFacts{VMI: vmi(cordonedMark), Strategy: live}, false},
 		"never was cordoned":          {MarkFacts{VMI: vmi(marked), Strategy: live, NodeSchedulable: true}, false},
 		"the launcher terminates":     {MarkFacts{VMI: vmi(cordonedMark), Strategy: live, NodeSchedulable: true, LauncherTerminating: true}, false},

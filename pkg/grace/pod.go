@@ -102,7 +102,7 @@ const podMargin = 5 * time.Second
 func (v *VM) PodNeeds() time.Duration { return v.obs.podNeeds(v.policy) }
 
 func (o *observation) podNeeds(p *Policy) time.Duration {
-	return o.Period.Length + p.DestroyTimeout + podMargin
+	return min(o.Period.Length+p.DestroyTimeout+podMargin, MaxPeriod) // no pod lives on for longer
 }
 
 // podTooShort warns early that kubelet would kill the launcher too soon.

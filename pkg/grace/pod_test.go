@@ -132,6 +132,10 @@ func TestAPodThatWouldBeKilledTooEarlyIsWarnedOfOnce(t *testing.T) {
 	if _, yes := podTooShort(&v.rec, &v.obs, v.policy, t0); yes {
 		t.Error("warned of a pod that lives long enough")
 	}
+	v.obs.Period.Length, v.obs.Pod.GracePeriod = MaxPeriod, MaxPeriod
+	if _, yes := podTooShort(&v.rec, &v.obs, v.policy, t0); yes {
+		t.Error("warned of a pod that lives as long as one can")
+	}
 }
 
 func TestAnEndIsToldToTheLauncherOfTheVMThatEnded(t *testing.T) {
