@@ -56,6 +56,9 @@ func (m *Mark) UnmarshalJSON(text []byte) error { decode(text, m); return nil }
 func (l *Launcher) UnmarshalJSON(text []byte) error { decode(text, l); return nil }
 
 // UnmarshalJSON reads each field for itself.
+func (c *Claim) UnmarshalJSON(text []byte) error { decode(text, c); return nil }
+
+// UnmarshalJSON reads each field for itself.
 func (c *Condition) UnmarshalJSON(text []byte) error { decode(text, c); return nil }
 
 // UnmarshalJSON reads each field for itself.

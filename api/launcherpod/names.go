@@ -8,3 +8,7 @@ const DirectoryVolume = "vmgrace"
 // IncomingVariable is an environment variable of a migration's target pod: QEMU has to wait for
 // the guest. Its value is the migration's UID.
 const IncomingVariable = "VMGRACE_INCOMING"
+
+// EndForced is the termination message of a launcher whose guest was destroyed at its deadline. Its
+// process may have ended with 0.
+const EndForced = "vmgrace: destroyed at its deadline"

@@ -17,6 +17,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/virthandler"
@@ -78,13 +79,15 @@ func readConditions(all []corev1.PodCondition) []corev1.PodCondition {
 	}))
 }
 
-// failed returns how the containers of a pod have failed.
+// failed returns how the containers of a pod have failed, or were destroyed.
 func failed(all []corev1.ContainerStatus) (some []corev1.ContainerStatus) {
 	for _, c := range all {
-		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-			some = append(some, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{
-				Terminated: &corev1.ContainerStateTerminated{ExitCode: t.ExitCode, Reason: t.Reason},
-			}})
+		if t := c.State.Terminated; t != nil && (t.ExitCode != 0 || t.Message == launcherpod.EndForced) {
+			is := &corev1.ContainerStateTerminated{ExitCode: t.ExitCode, Reason: t.Reason}
+			if t.Message == launcherpod.EndForced {
+				is.Message = launcherpod.EndForced
+			}
+			some = append(some, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Terminated: is}})
 		}
 	}
 	return some

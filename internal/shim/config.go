@@ -28,6 +28,8 @@ type Config struct {
 	Version bool
 
 	Incoming bool
+	// TerminationLog is the file that kubelet reads the container's termination message from.
+	TerminationLog string
 }
 
 // ErrHelp asks for Usage.
@@ -66,7 +68,7 @@ for anything else.
 // ParseConfig reads the arguments after the program's name; getenv is
 // os.Getenv. Every error but ErrHelp is wrong usage, in one line.
 func ParseConfig(args []string, getenv func(string) string) (Config, error) {
-	var c Config
+	c := Config{TerminationLog: "/dev/termination-log"}
 	var pid, gracePeriod, incoming string
 	// Package flag takes --name as well as -name; pflag would cost 0.25 MiB.
 	set := flag.NewFlagSet("launcher-shim", flag.ContinueOnError)

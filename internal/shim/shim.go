@@ -92,9 +92,10 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 	}
 	s.asker.monitor.close()
 	s.mover.close()
-	if s.mover.away() && s.awaitMoved() {
+	if s.mover.away() && s.await(movedTimeout).Outcome == grace.Migrated {
 		status = 0
 	}
+	s.try(s.tellForced())
 	s.try(s.sender.Withdraw())
 	if s.vm != nil {
 		_ = s.vm.Close() // ends the watch, where it has not ended

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
 	"github.com/vmgrace/vmgrace/pkg/signals"
@@ -180,5 +181,29 @@ func TestAProcessIsYoungerOnlyWhereItIsClear(t *testing.T) {
 	}
 	if startedAfter(0, time.Now().Add(-time.Hour)) {
 		t.Error("a process that cannot be read is not known to be younger")
+	}
+}
+
+// Given a VM process that the agent destroys at its deadline, or a guest that ends by itself,
+// when its shim ends, then only the former is told as the container's termination message.
+func TestAGuestThatWasDestroyedIsTold(t *testing.T) {
+	for outcome, want := range map[grace.Outcome]string{grace.Forced: launcherpod.EndForced, grace.Graceful: ""} {
+		vm, dir := sleeper(t), t.TempDir()
+		config := Config{Dir: dir, PID: vm.Process.Pid, TerminationLog: filepath.Join(t.TempDir(), "termination-log")}
+		kit.Must(t, os.WriteFile(config.TerminationLog, nil, 0o600))
+		_, ended := runInProcess(t, config)
+		kit.Eventually(t, "its registration", exists(dir, signals.FileVM))
+		status := func(phase grace.Phase, more string) {
+			kit.Must(t, os.WriteFile(filepath.Join(dir, "new"), []byte(`{"version":1,"uid":"u-1","phase":"`+string(phase)+`","cause":"VMIDeleted"`+more+`}`), 0o600))
+			kit.Must(t, os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, signals.FileStatus)))
+		}
+		status(grace.ShuttingDown, "")
+		kit.Must(t, vm.Process.Kill())
+		_ = vm.Wait() // killed: always an error
+		status(grace.Stopped, `,"outcome":"`+string(outcome)+`"`)
+		wantStatus(t, ended, 0)
+		if got, err := os.ReadFile(config.TerminationLog); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", outcome, got, err)
+		}
 	}
 }

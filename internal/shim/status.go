@@ -2,12 +2,17 @@ package shim
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
@@ -15,6 +20,9 @@ import (
 // movedTimeout is how long the agent may take to say that a guest has moved, after the end of
 // the process that had sent it. It may have to be started again for that.
 const movedTimeout = 10 * time.Second
+
+// stoppedTimeout is how long it may take to say how a shutdown has ended, after the process.
+const stoppedTimeout = 2 * time.Second
 
 // listen wakes the shim when a file that it waits for may have changed. That is only a
 // hint: the next look finds a change without an event, even if the shim's user has no inotify
@@ -126,22 +134,42 @@ func (s *shim) lookAtStatus() (status int, ended bool) {
 	return status, true
 }
 
-// awaitMoved waits until status.json says that the VM goes on at another node, or for
-// movedTimeout.
-func (s *shim) awaitMoved() bool {
-	again, over := time.NewTicker(pollInterval), time.NewTimer(movedTimeout)
+// await returns what status.json says of the VM's end, for which it waits.
+func (s *shim) await(timeout time.Duration) signals.End {
+	again, over := time.NewTicker(pollInterval), time.NewTimer(timeout)
 	defer again.Stop()
 	defer over.Stop()
 	for {
 		end, err := s.sender.Ended()
 		s.try(err)
-		if end.Outcome == grace.Migrated {
-			return true
+		if end.Stopped {
+			return end
 		}
 		select {
 		case <-again.C:
 		case <-over.C:
-			return false
+			return end
 		}
 	}
+}
+
+// tellForced says in the container's termination message that the guest was destroyed at its
+// deadline: its process may have ended with 0.
+func (s *shim) tellForced() error {
+	end, err := s.sender.Ended()
+	if s.sender.ShutsDown() {
+		end = s.await(stoppedTimeout)
+	}
+	if err != nil || end.Outcome != grace.Forced {
+		return err //nolint:wrapcheck // it says what was tried
+	}
+	f, err := os.OpenFile(s.config.TerminationLog, os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // no container of kubelet's
+	}
+	if err != nil {
+		return fmt.Errorf("termination message: %w", err)
+	}
+	_, err = f.WriteString(launcherpod.EndForced)
+	return errors.Join(err, f.Close())
 }

@@ -68,6 +68,12 @@ func (s *Sender) Ended() (End, error) {
 	return now.end(), err
 }
 
+// ShutsDown reports whether the agent is in the middle of this VM's shutdown.
+func (s *Sender) ShutsDown() bool {
+	now, _, _ := s.status() // what cannot be read is no shutdown
+	return now.Phase == grace.ShuttingDown || now.Phase == grace.Destroying
+}
+
 // Former returns the end that an earlier launcher of this VM was told. It finds the
 // directory, as Register does.
 func (s *Sender) Former() (End, error) {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/internal/launcher"
 	"github.com/vmgrace/vmgrace/internal/oneline"
 )
@@ -65,11 +66,11 @@ func LauncherFacts(pods []corev1.Pod) []launcher.Pod {
 	all := make([]launcher.Pod, 0, len(pods))
 	for i := range pods {
 		p := &pods[i]
-		uid := p.Labels[kubevirt.CreatedByLabel]
+		uid, how := p.Labels[kubevirt.CreatedByLabel], howEnded(p)
 		all = append(all, launcher.Pod{
 			Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Created: p.CreationTimestamp.Time,
 			VMIUID: uid, Linked: uid != "" && p.Annotations[launcher.LinkedAnnotation] == uid, Owned: OwnedBy(p, uid), Target: p.Labels[kubevirt.MigrationJobLabel] != "",
-			Ready: ready(p), Deleting: p.DeletionTimestamp != nil, Ended: Ended(p), Succeeded: p.Status.Phase == corev1.PodSucceeded, How: howEnded(p),
+			Ready: ready(p), Deleting: p.DeletionTimestamp != nil, Ended: Ended(p), Succeeded: p.Status.Phase == corev1.PodSucceeded && how == "", How: how,
 		})
 	}
 	return all
@@ -89,7 +90,13 @@ func howEnded(p *corev1.Pod) string {
 	}
 	for _, c := range p.Status.ContainerStatuses {
 		t := c.State.Terminated
-		if t == nil || t.ExitCode == 0 {
+		switch {
+		case t == nil:
+			continue
+		case t.Message == launcherpod.EndForced:
+			all = append(all, "its guest was destroyed at its deadline")
+			continue
+		case t.ExitCode == 0:
 			continue
 		}
 		text := fmt.Sprintf("container %s: exit code %d", c.Name, t.ExitCode)
