@@ -238,6 +238,7 @@ func foreground(d *day, kind string) {
 func deafGuest(d *day, kind string) {
 	v := d.vm(kind, "deaf", wish{grace: 5, behaviour: "deaf", finalizer: true})
 	d.delete("vmi/" + v.name)
+	node.Eventually(d, 2*soon, func() bool { return v.vmi("{.status.phase}") == "Failed" }, "the VMI of what was destroyed is not Failed: %s", later(func() string { return v.vmi("{.status}") }))
 	v.told("ShutdownForced")
 }
 
