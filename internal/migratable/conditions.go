@@ -166,7 +166,6 @@ func (c *Conditions) pass(ctx context.Context, lastErrors map[string]string, cla
 	return again
 }
 
-// later schedules left more attempts for a domain, and reports whether there are any.
 // noDomain tells of a VM whose launcher has waited for its domain for a while: the domain may have
 // another name, and then it outlives its launcher.
 func (c *Conditions) noDomain(ctx context.Context, domain string, v VMI) {
@@ -199,6 +198,7 @@ func (c *Conditions) noDomain(ctx context.Context, domain string, v VMI) {
 	}
 }
 
+// later schedules left more attempts for a domain, and reports whether there are any.
 func (c *Conditions) later(domain string, left int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
