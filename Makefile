@@ -117,7 +117,7 @@ release-twice: ## two releases with images, which have to be the same bytes
 
 # Tests that need root, libvirt, an API server or a package of make deps have
 # the build constraint !unit. As root they run without root's rights here.
-UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/demo/drain ./test/golden ./test/rules ./test/shim
+UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/demo/drain ./test/fake ./test/golden ./test/rules ./test/shim
 
 .PHONY: unit
 unit: ## what needs no root, no libvirt, no cluster: 1 minute

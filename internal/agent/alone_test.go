@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/test/fake"
 )
 
 // Given a launcher that knows only its own pod, whose VMI comes later. Then the VM has the VMI's

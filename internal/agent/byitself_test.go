@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/test/fake"
 )
 
 // Given a VM that nobody shuts down. When it ends, wherever the agent is by then, then

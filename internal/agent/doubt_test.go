@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+	"github.com/vmgrace/vmgrace/test/fake"
 )
 
 // In doubt: a process without a known start time, a trigger that names a VM

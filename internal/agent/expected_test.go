@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/test/fake"
 )
 
 // withVMI runs a test with an API server that shows a VMI and no launcher pod,

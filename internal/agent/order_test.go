@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/test/fake"
 )
 
 func TestTheGuestIsAskedBeforeStatusIsWritten(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	fakedeadline "github.com/vmgrace/vmgrace/internal/deadline/fake"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+	"github.com/vmgrace/vmgrace/test/fake"
 )
 
 const domain = "ns_vm"

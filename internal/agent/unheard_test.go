@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/test/fake"
 )
 
 // Given a guest that does not shut down, for each reason that can be known. When it is destroyed at

@@ -1,6 +1,6 @@
 // Package hypervisor is what vmgrace needs of a hypervisor: the running domains, a
 // request to shut one down, a resume, a destroy, and events. libvirt/ implements it with
-// libvirt, fake/ with scripts. drivertest/ holds the contract that both pass.
+// libvirt; test/fake implements it with scripts. test/drivertest has the contract that all pass.
 package hypervisor
 
 import (

@@ -124,8 +124,8 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		"pkg/hypervisor/inpod/request.go",   // how old a launcher's answer is
 		"pkg/hypervisor/libvirt/events.go",  // how long a connection lasted
 		"pkg/hypervisor/libvirt/qemulog.go", // finds the run in QEMU's log, for the outcome
-		"pkg/hypervisor/fake/fake.go",       // for tests
-		"pkg/hypervisor/drivertest/drivertest.go",
+		"test/fake/fake.go",                 // for tests
+		"test/drivertest/drivertest.go",
 		// These bound connections and the lives of certificates, and measure migrations.
 		// Nothing that happens to a guest depends on them.
 		"internal/transfer/identity.go", "internal/transfer/link.go", "internal/transfer/side.go",

@@ -13,10 +13,10 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
 	"github.com/vmgrace/vmgrace/pkg/process"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+	"github.com/vmgrace/vmgrace/test/drivertest"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 

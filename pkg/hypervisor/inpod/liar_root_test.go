@@ -11,9 +11,9 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+	"github.com/vmgrace/vmgrace/test/drivertest"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
+	"github.com/vmgrace/vmgrace/test/drivertest"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
+	"github.com/vmgrace/vmgrace/test/drivertest"
 	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )

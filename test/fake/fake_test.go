@@ -12,8 +12,8 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
 	"github.com/vmgrace/vmgrace/pkg/process"
+	"github.com/vmgrace/vmgrace/test/drivertest"
 )
 
 func TestContract(t *testing.T) {
