@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -100,10 +99,9 @@ func TestALauncherThatNamesAProcessOfOthers(t *testing.T) {
 			w := given(t)
 			domain, _ := w.directory(t, "")
 			file := filepath.Join(t.TempDir(), "pid")
-			kit.Must(t, os.WriteFile(file, []byte(strconv.Itoa(pid)+"\n"), 0o600))
 			_, vm, _ := grace.SplitDomainName(domain)
 			shim := exec.Command(binary, "--namespace=ns", "--name="+vm, "--uid=u-1", "--launcher-dir="+filepath.Join(w.base, domain),
-				"--ask-with=exec:true", "--pid-file="+file, "--", "sleep", "1")
+				"--ask-with=exec:true", "--pid-file="+file, "--", "sh", "-c", fmt.Sprintf("echo %d >%s; sleep 1", pid, file))
 			kit.Must(t, shim.Start())
 			t.Cleanup(func() {
 				_ = shim.Process.Kill()
