@@ -141,7 +141,7 @@ func (f Facts) targetFails() string {
 		return fmt.Sprintf("target pod %s was deleted", p.Name)
 	case p.Node != "" && p.Node == f.state().SourceNode:
 		return fmt.Sprintf("target pod %s is on the VM's own node %s", p.Name, p.Node)
-	case !f.in(kubevirt.MigrationScheduling) || f.left() > 0 || p.Ready && f.Turn && f.left() > -MakeTimeout:
+	case !f.in(kubevirt.MigrationScheduling) || f.left() > 0 || p.Runs && f.Turn && f.left() > -MakeTimeout:
 		return ""
 	}
 	return f.targetLate()

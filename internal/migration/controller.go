@@ -11,9 +11,10 @@ import (
 // Pod has the facts about a launcher pod.
 type Pod struct {
 	Name, UID, Node string
-	Ready           bool // running and ready
-	Ended           bool
-	Deleting        bool
+	// Runs means that its containers have been started. No probe counts: the guest may answer it.
+	Runs     bool
+	Ended    bool
+	Deleting bool
 	// Lingers means that it is being deleted, with the grace period of its VM or another long one.
 	Lingers bool
 	// Held means that it is being deleted, and the VM's shutdown waits for the migration.
@@ -221,7 +222,7 @@ var controllerRules = []struct {
 	{"NotKept", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) && f.Target == nil && !f.Kept }, Expand, text("a second launcher pod is to come")},
 	{"NoTarget", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) && f.Target == nil }, MakePod, text("the target pod is made")},
 	{"TargetFails", func(f Facts) bool { return f.targetFails() != "" }, Fail, Facts.targetFails},
-	{"TargetRuns", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) && f.Target.Ready && f.Turn }, Schedule, text("the target pod runs")},
+	{"TargetRuns", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) && f.Target.Runs && f.Turn }, Schedule, text("the target pod runs")},
 	{"TargetStarts", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) }, Wait, Facts.targetStarts},
 	{"AgentTimeout", func(f Facts) bool { return f.left() <= 0 }, Fail, Facts.agentTimeout},
 	{"AgentWorks", func(Facts) bool { return true }, Wait, Facts.waitsFor},

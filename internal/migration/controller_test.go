@@ -17,7 +17,7 @@ func given(t *testing.T, phase kubevirt.MigrationPhase) Facts {
 	t.Helper()
 	w := newWorld(t, 0)
 	f := Facts{Migration: w.m, VMI: w.vmi, Launchers: 1, OtherNodes: 1, Turn: true, Kept: true, Seen: noon, Now: noon,
-		Source: &Pod{Name: "src", UID: "s", Node: "a", Ready: true}}
+		Source: &Pod{Name: "src", UID: "s", Node: "a", Runs: true}}
 	w.m.Status.Phase = phase
 	if phase == "" || phase == kubevirt.MigrationPending {
 		return f
@@ -27,7 +27,7 @@ func given(t *testing.T, phase kubevirt.MigrationPhase) Facts {
 	if phase == kubevirt.MigrationScheduling {
 		return f
 	}
-	f.Target = &Pod{Name: "dst", UID: "t", Node: "b", Ready: true, Created: noon}
+	f.Target = &Pod{Name: "dst", UID: "t", Node: "b", Runs: true, Created: noon}
 	s := w.m.Status.MigrationState
 	s.TargetNode, s.TargetPod, s.TargetPodUID = "b", "dst", "t"
 	w.vmi.Labels[kubevirt.MigrationTargetLabel] = "b"
@@ -92,8 +92,8 @@ func TestNext(t *testing.T) {
 		{"budget first", scheduling, func(f *Facts) { f.Kept = false }, Expand, ""},
 		{"then the pod", scheduling, nil, MakePod, ""},
 		{"target starts", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Created: noon} }, Wait, "starts"},
-		{"target runs", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon} }, Schedule, ""},
-		{"target on the same node", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Node: "a", Ready: true, Created: noon} }, Fail, "own node a"},
+		{"target runs", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Node: "b", Runs: true, Created: noon} }, Schedule, ""},
+		{"target on the same node", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Node: "a", Runs: true, Created: noon} }, Fail, "own node a"},
 		{"a foreign pod", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Foreign: true} }, Fail, "not of this migration"},
 		{"no room yet", scheduling, func(f *Facts) {
 			f.Target = &Pod{Name: "dst", Created: noon.Add(-time.Hour / 12), Unschedulable: "0/2 nodes", Since: noon.Add(-4 * time.Minute)}
@@ -112,16 +112,16 @@ func TestNext(t *testing.T) {
 		}, Fail, "was not made"},
 		{"the scheduler says nothing", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Created: noon.Add(-time.Minute)} }, Wait, "waits for the scheduler"},
 		{"target runs, limits", scheduling, func(f *Facts) {
-			f.Target, f.Turn = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, false
+			f.Target, f.Turn = &Pod{Name: "dst", Node: "b", Runs: true, Created: noon}, false
 		}, Wait, "limits"},
 		{"target runs, limits for ever", scheduling, func(f *Facts) {
-			f.Target, f.Turn, f.Now = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, false, noon.Add(StartTimeout)
+			f.Target, f.Turn, f.Now = &Pod{Name: "dst", Node: "b", Runs: true, Created: noon}, false, noon.Add(StartTimeout)
 		}, Fail, "no room for the migration"},
 		{"the hand-over is refused", scheduling, func(f *Facts) {
-			f.Target, f.Now = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, noon.Add(StartTimeout)
+			f.Target, f.Now = &Pod{Name: "dst", Node: "b", Runs: true, Created: noon}, noon.Add(StartTimeout)
 		}, Schedule, ""},
 		{"the hand-over is refused for ever", scheduling, func(f *Facts) {
-			f.Target, f.Now, f.Trouble = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, noon.Add(StartTimeout+MakeTimeout), "a policy forbids it"
+			f.Target, f.Now, f.Trouble = &Pod{Name: "dst", Node: "b", Runs: true, Created: noon}, noon.Add(StartTimeout+MakeTimeout), "a policy forbids it"
 		}, Fail, "could not be handed to the agents within 16m0s: a policy forbids it"},
 		{"aborted while scheduling", scheduling, deleted, Fail, "was deleted"},
 		{"VM recreated", scheduling, func(f *Facts) { f.VMI.UID = "3" }, Fail, "made anew"},
@@ -133,7 +133,7 @@ func TestNext(t *testing.T) {
 		{"source's node is off", ready, func(f *Facts) { f.Now, f.SourceNode.Lost = noon.Add(AgentTimeout), true }, Fail, "own node a did not take the migration on within 1m0s of TargetReady: the node is not Ready"},
 		{"source's kubelet restarts or is dead, its agent works", ready, func(f *Facts) { f.SourceNode.Lost = true }, Wait, ""},
 		{"source's kubelet is dead, the target starts", scheduling, func(f *Facts) {
-			f.Target, f.SourceNode.Lost = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, true
+			f.Target, f.SourceNode.Lost = &Pod{Name: "dst", Node: "b", Runs: true, Created: noon}, true
 		}, Schedule, ""},
 		{"source declines", ready, reported(kubevirt.SourceRunning, ""), Fail, "stayed on node a"},
 		{"aborted when ready", ready, deleted, Fail, "was deleted"},

@@ -126,9 +126,9 @@ func (f Facts) targetLate() string {
 	switch {
 	case p.Unschedulable != "" && p.Node == "":
 		return fmt.Sprintf("target pod %s found no node for %v: %s", p.Name, UnschedulableTimeout.Round(time.Minute), oneline.Cut(p.Unschedulable, 256))
-	case p.Ready && f.Turn:
+	case p.Runs && f.Turn:
 		return strings.TrimSuffix(fmt.Sprintf("target pod %s runs, and the migration could not be handed to the agents within %v: %s", p.Name, StartTimeout+MakeTimeout, f.Trouble), ": ")
-	case p.Ready:
+	case p.Runs:
 		return fmt.Sprintf("target pod %s runs, and within %v there was no room for the migration: %s", p.Name, StartTimeout.Round(time.Minute), kubevirt.FailureNoRoom)
 	}
 	return fmt.Sprintf("target pod %s did not run within %v: see kubectl describe pod", p.Name, StartTimeout.Round(time.Minute))
@@ -136,7 +136,7 @@ func (f Facts) targetLate() string {
 
 func (f Facts) targetStarts() string {
 	switch {
-	case f.Target.Ready:
+	case f.Target.Runs:
 		return "target pod " + f.Target.Name + " runs: " + kubevirt.FailureNoRoom
 	case f.unplaced():
 		return strings.TrimSuffix("target pod "+f.Target.Name+" waits for the scheduler: "+oneline.Cut(f.Target.Unschedulable, 256), ": ")

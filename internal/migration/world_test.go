@@ -106,7 +106,7 @@ func (w *world) controller() {
 	if seen := m.Status.Phase + "/" + kubevirt.MigrationPhase(StateOf(m).SourceState+"/"+StateOf(m).TargetState); seen != w.phaseSeen {
 		w.phaseSeen, w.phaseAt = seen, w.now
 	}
-	f := Facts{Migration: m, VMI: w.vmi, Source: &Pod{Name: "src", UID: "s", Node: "a", Ready: true, Deleting: w.ending || w.deleted, InTime: w.deleted},
+	f := Facts{Migration: m, VMI: w.vmi, Source: &Pod{Name: "src", UID: "s", Node: "a", Runs: true, Deleting: w.ending || w.deleted, InTime: w.deleted},
 		Target: w.pod, Launchers: 1, OtherNodes: 1, Turn: true, Kept: true, Seen: w.phaseAt, Now: w.now,
 		SourceNode: w.nodes.facts("s"), TargetNode: w.nodes.facts("t")}
 	step := Next(f)
@@ -134,7 +134,7 @@ func (w *world) controller() {
 			m.Status.MigrationState.VMIUID, m.Status.MigrationState.SourcePodUID = "2", "s"
 		})
 	case MakePod:
-		w.pod = &Pod{Name: "dst", UID: "t", Node: "b", Ready: true, Created: w.now}
+		w.pod = &Pod{Name: "dst", UID: "t", Node: "b", Runs: true, Created: w.now}
 	case Schedule:
 		w.vmi.Labels[kubevirt.MigrationTargetLabel] = "b"
 		w.write("c", func(m *kubevirt.VirtualMachineInstanceMigration) {

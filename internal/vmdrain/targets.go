@@ -34,7 +34,7 @@ func stripTarget(o any) (any, error) {
 	if p, is := o.(*corev1.Pod); is {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels},
-			Status:     corev1.PodStatus{Conditions: p.Status.Conditions},
+			Status:     corev1.PodStatus{Phase: p.Status.Phase, Conditions: p.Status.Conditions},
 		}, nil
 	}
 	return o, nil
@@ -55,15 +55,13 @@ func (n *node) targetPods(ctx context.Context) (map[string]*corev1.Pod, error) {
 }
 
 // TargetText returns what a migration in phase Scheduling waits for, by its target pod: the
-// scheduler, or, once the pod is ready, its turn. It is "" while the pod starts.
+// scheduler, or, once the pod runs, its turn. It is "" while the pod starts.
 func TargetText(p *corev1.Pod) string {
 	if why := schedulersWords(p); why != "" {
 		return why
 	}
-	for i := range p.Status.Conditions {
-		if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return "waits for its turn"
-		}
+	if p.Status.Phase == corev1.PodRunning {
+		return "waits for its turn"
 	}
 	return ""
 }

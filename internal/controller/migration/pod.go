@@ -2,6 +2,7 @@ package migration
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Pod {
 	out := &migration.Pod{
 		Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
+		Runs:     p.Status.Phase == corev1.PodRunning,
 		Ended:    index.Ended(p),
 		Deleting: p.DeletionTimestamp != nil,
 		Held:     index.Held(p, vmi),
@@ -24,10 +26,7 @@ func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Po
 		Created:  p.CreationTimestamp.Time,
 	}
 	for _, c := range p.Status.Conditions {
-		switch {
-		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
-			out.Ready = p.Status.Phase == corev1.PodRunning
-		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			out.Unschedulable, out.Since = cmp.Or(c.Message, c.Reason, "the scheduler does not say why"), c.LastTransitionTime.Time
 			if out.Since.IsZero() {
 				out.Since = out.Created
@@ -41,13 +40,31 @@ func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Po
 // replaces what a former migration has told the source pod.
 func setIncoming(p *corev1.Pod, uid string) {
 	p.Annotations[migration.IncomingAnnotation] = uid
-	for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+	for n, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		for i := range containers {
 			c := &containers[i]
 			c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == launcherpod.IncomingVariable })
 			if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == launcherpod.DirectoryVolume }) {
 				c.Env = append(c.Env, corev1.EnvVar{Name: launcherpod.IncomingVariable, Value: uid})
+				waitForGuest(c, n == 1)
 			}
 		}
+	}
+}
+
+// waitForGuest keeps a launcher's probes from ending it before its guest has arrived: kubelet asks
+// the others only once the startup probe has succeeded, and this one asks for what the liveness
+// probe does, and never gives up. The pod cannot be changed later, so it stays so. A sidecar has
+// neither: the pod's other containers would wait for its startup probe.
+func waitForGuest(c *corev1.Container, sidecar bool) {
+	if sidecar {
+		c.StartupProbe, c.LivenessProbe = nil, nil
+		return
+	}
+	if c.LivenessProbe != nil {
+		c.StartupProbe = c.LivenessProbe.DeepCopy()
+	}
+	if c.StartupProbe != nil {
+		c.StartupProbe.FailureThreshold = math.MaxInt32
 	}
 }
