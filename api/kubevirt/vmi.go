@@ -98,6 +98,8 @@ type Mark struct {
 	// Cordoned: while the mark stood, the node was seen to be unschedulable or to have the
 	// drain taint.
 	Cordoned bool `json:"cordoned,omitempty"`
+	// Tainted: the same of another taint NoSchedule by which somebody empties the node.
+	Tainted bool `json:"tainted,omitempty"`
 }
 
 // Launcher is the launcher pod that a VMI's phase is about. Both are empty until there is one.

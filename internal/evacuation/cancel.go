@@ -10,6 +10,8 @@ type MarkFacts struct {
 	// NodeSchedulable means that the VM's node exists, is not cordoned and does not have
 	// the drain taint.
 	NodeSchedulable bool
+	// NodeTainted means that somebody empties the node by another taint.
+	NodeTainted bool
 	// LauncherTerminating means that the launcher pod is being deleted: the VM ends unless
 	// it is migrated.
 	LauncherTerminating bool
@@ -27,9 +29,10 @@ var cancelRules = []struct {
 	{"NotMarked", func(f MarkFacts) bool { return !f.VMI.Marked() }, false},
 	{ReasonEnded, func(f MarkFacts) bool { return f.VMI.Final() }, true},
 	{"External", func(f MarkFacts) bool { return f.Strategy == kubevirt.StrategyExternal }, false},
-	{"NotCordonedWhenMarked", func(f MarkFacts) bool { return !ExplanationOf(f.VMI).Cordoned }, false},
+	{"NotCordonedWhenMarked", func(f MarkFacts) bool { why := ExplanationOf(f.VMI); return !why.Cordoned && !why.Tainted }, false},
 	{"LauncherTerminating", func(f MarkFacts) bool { return f.LauncherTerminating }, false},
 	{"NodeNotSchedulable", func(f MarkFacts) bool { return !f.NodeSchedulable }, false},
+	{"NodeTainted", func(f MarkFacts) bool { return f.NodeTainted && !ExplanationOf(f.VMI).Cordoned }, false},
 	{"Uncordoned", func(MarkFacts) bool { return true }, true},
 }
 

@@ -11,6 +11,11 @@ func cordonedMark(v *kubevirt.VirtualMachineInstance) {
 	v.Annotations = map[string]string{CordonedAnnotation: "node-a"}
 }
 
+func taintedMark(v *kubevirt.VirtualMachineInstance) {
+	marked(v)
+	v.Status.Mark = &kubevirt.Mark{NodeName: v.Status.EvacuationNodeName, Tainted: true}
+}
+
 func TestUnmark(t *testing.T) {
 	const live = kubevirt.StrategyLiveMigrate
 	for name, c := range map[string]struct {
@@ -21,6 +26,11 @@ func TestUnmark(t *testing.T) {
 		"ended, still cordoned":       {MarkFacts{VMI: vmi(marked, func(v *kubevirt.VirtualMachineInstance) { v.Status.Phase = kubevirt.VMIFailed }), Strategy: live}, true},
 		"still cordoned":              {MarkFacts{VMI: vmi(cordonedMark), Strategy: live}, false},
 		"never was cordoned":          {MarkFacts{VMI: vmi(marked), Strategy: live, NodeSchedulable: true}, false},
+		"the taint has gone":          {MarkFacts{VMI: vmi(taintedMark), Strategy: live, NodeSchedulable: true}, true},
+		"still tainted":               {MarkFacts{VMI: vmi(taintedMark), Strategy: live, NodeSchedulable: true, NodeTainted: true}, false},
+		"untainted, cordoned":         {MarkFacts{VMI: vmi(taintedMark), Strategy: live}, false},
+		"uncordoned, still tainted":   {MarkFacts{VMI: vmi(cordonedMark), Strategy: live, NodeSchedulable: true, NodeTainted: true}, true},
+		"untainted, External":         {MarkFacts{VMI: vmi(taintedMark), Strategy: kubevirt.StrategyExternal, NodeSchedulable: true}, false},
 		"the launcher terminates":     {MarkFacts{VMI: vmi(cordonedMark), Strategy: live, NodeSchedulable: true, LauncherTerminating: true}, false},
 		"External":                    {MarkFacts{VMI: vmi(cordonedMark), Strategy: kubevirt.StrategyExternal, NodeSchedulable: true}, false},
 		"a mark that is stale anyway": {MarkFacts{VMI: vmi(cordonedMark, func(v *kubevirt.VirtualMachineInstance) { v.Status.NodeName = "node-b" }), Strategy: live, NodeSchedulable: true}, false},

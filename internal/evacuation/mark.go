@@ -24,6 +24,8 @@ type Explanation struct {
 	Descheduler bool
 	// Cordoned means that the node was unschedulable or had the drain taint.
 	Cordoned bool
+	// Tainted means that somebody emptied the node by another taint, as autoscalers do.
+	Tainted bool
 	// External means that others move the VM. It is for the condition only.
 	External bool
 }
@@ -35,7 +37,7 @@ func ExplanationOf(v *kubevirt.VirtualMachineInstance) Explanation {
 		return Explanation{}
 	}
 	if m := v.Status.Mark; m != nil && m.NodeName == v.Status.EvacuationNodeName {
-		return Explanation{Cause: m.Cause, Descheduler: m.Source == kubevirt.EvictionSourceDescheduler, Cordoned: m.Cordoned}
+		return Explanation{Cause: m.Cause, Descheduler: m.Source == kubevirt.EvictionSourceDescheduler, Cordoned: m.Cordoned, Tainted: m.Tainted}
 	}
 	return Explanation{
 		Cause: v.Annotations[CauseAnnotation], Cordoned: v.Annotations[CordonedAnnotation] != "",
@@ -53,7 +55,7 @@ func (e *Explanation) Source() string {
 
 // Mark returns the explanation of a mark for this node as it stands in the VMI's status.
 func (e *Explanation) Mark(node string) *kubevirt.Mark {
-	return &kubevirt.Mark{NodeName: node, Cause: e.Cause, Source: e.Source(), Cordoned: e.Cordoned}
+	return &kubevirt.Mark{NodeName: node, Cause: e.Cause, Source: e.Source(), Cordoned: e.Cordoned, Tainted: e.Tainted}
 }
 
 // First returns what the condition EvictionRequested says with the mark: what Next says once the

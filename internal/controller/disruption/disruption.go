@@ -107,8 +107,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		r.Log.Debug("the launcher pod's deletion is no reason to move the VM", "vmi", req.String(), "why", why)
 		return reconcile.Result{}, nil
 	}
+	had := evacuation.ExplanationOf(vmi)
 	explanation := evacuation.Explanation{
-		Cause: d.Reason, Cordoned: evacuation.ExplanationOf(vmi).Cordoned, External: d.Strategy == kubevirt.StrategyExternal,
+		Cause: d.Reason, Cordoned: had.Cordoned, Tainted: had.Tainted, External: d.Strategy == kubevirt.StrategyExternal,
 	}
 	var notNow *move.NotNowError
 	switch err := r.Mover.Move(ctx, vmi, explanation); {

@@ -139,26 +139,37 @@ func (r *reconciler) cancel(ctx context.Context, v *move.VM) (changed bool, err 
 
 // markFacts returns the inputs of evacuation.Unmark.
 func markFacts(v *move.VM) evacuation.MarkFacts {
-	return evacuation.MarkFacts{VMI: v.VMI, Strategy: v.Strategy, NodeSchedulable: v.Node.Schedulable(), LauncherTerminating: v.LauncherTerminating}
+	return evacuation.MarkFacts{VMI: v.VMI, Strategy: v.Strategy, NodeSchedulable: v.Node.Schedulable(), NodeTainted: v.Node.Tainted, LauncherTerminating: v.LauncherTerminating}
 }
 
-// recordCordon adds to the explanation of a mark that the node is cordoned or drained. Live
+// recordCordon adds to the explanation of a mark that the node is cordoned, drained or tainted. Live
 // reads decide: the node of a cache that is behind may have been given back before the mark.
 func (r *reconciler) recordCordon(ctx context.Context, v *move.VM) (done bool, err error) {
-	if !cordonUnrecorded(v) {
+	if _, news := cordonUnrecorded(v); !news {
 		return false, nil
 	}
 	now, err := r.Observer.ObserveNow(ctx, r.Live, client.ObjectKeyFromObject(v.VMI))
-	if err != nil || !cordonUnrecorded(now) {
+	if err != nil {
 		return false, err
 	}
-	why := evacuation.ExplanationOf(now.VMI)
-	why.Cordoned, why.Descheduler = true, false // whoever cordons a node wants it empty
+	why, news := cordonUnrecorded(now)
+	if !news {
+		return false, nil
+	}
 	return true, patch.Status(ctx, r.Client, now.VMI, move.Explain(now.VMI, why))
 }
 
-// cordonUnrecorded reports whether the VM is marked and its node is cordoned or drained,
-// but the mark does not say so.
-func cordonUnrecorded(v *move.VM) bool {
-	return v.VMI.Marked() && v.Node.Exists && !v.Node.Schedulable() && !evacuation.ExplanationOf(v.VMI).Cordoned
+// cordonUnrecorded returns the explanation of the VM's mark with the state of its node, and whether
+// that is new to it.
+func cordonUnrecorded(v *move.VM) (why evacuation.Explanation, news bool) {
+	if !v.VMI.Marked() || !v.Node.Exists {
+		return why, false
+	}
+	had := evacuation.ExplanationOf(v.VMI)
+	why = had
+	why.Tainted = had.Tainted || v.Node.Tainted
+	if !v.Node.Schedulable() && !had.Cordoned {
+		why.Cordoned, why.Descheduler = true, false // whoever cordons a node wants it empty
+	}
+	return why, why != had
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -69,7 +70,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 func (r *reconciler) nodeChanged(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, ok2 := e.ObjectNew.(*corev1.Node)
-	return ok && ok2 && r.Observer.StateOf(before) != r.Observer.StateOf(after)
+	return ok && ok2 && (r.Observer.StateOf(before) != r.Observer.StateOf(after) || !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints))
 }
 
 // Reconcile takes the next step for one VM.

@@ -82,7 +82,7 @@ func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Adm
 	if known != nil && !a.dryRun {
 		known.descheduler = a.descheduler
 		if answer, cause := h.decide(known, h.Settings.Get(), nil); answer.Verdict == evacuation.Mark {
-			err := h.mark(ctx, a, known.vmi, answer, cause)
+			err := h.mark(ctx, a, known, answer, cause)
 			if err == nil || !errors.Is(err, move.ErrChanged) {
 				return marked(answer, err)
 			}
@@ -108,7 +108,7 @@ func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Adm
 		if answer.Verdict != evacuation.Mark {
 			return answer
 		}
-		err := h.mark(ctx, a, now.vmi, answer, cause)
+		err := h.mark(ctx, a, now, answer, cause)
 		if !errors.Is(err, move.ErrChanged) || now.vmi.ResourceVersion == refused {
 			return marked(answer, err)
 		}
@@ -165,12 +165,13 @@ func (h *evictions) decide(s *subject, set evacuation.Settings, protection func(
 
 // mark marks the VM. The annotation of the descheduler's evictions follows the mark: it explains
 // nothing that the mark does not.
-func (h *evictions) mark(ctx context.Context, a evictionRequest, vmi *kubevirt.VirtualMachineInstance, answer evacuation.Admission, cause string) error {
-	cordoned, err := h.cordoned(ctx, vmi.Node(), h.Settings.Get().DrainTaint)
+func (h *evictions) mark(ctx context.Context, a evictionRequest, s *subject, answer evacuation.Admission, cause string) error {
+	vmi := s.vmi
+	cordoned, tainted, err := h.emptied(ctx, s, h.Settings.Get().DrainTaint)
 	if err != nil {
 		return err
 	}
-	why := evacuation.Explanation{Cause: cause, Descheduler: a.descheduler, Cordoned: cordoned, External: answer.Strategy == kubevirt.StrategyExternal}
+	why := evacuation.Explanation{Cause: cause, Descheduler: a.descheduler, Cordoned: cordoned, Tainted: tainted, External: answer.Strategy == kubevirt.StrategyExternal}
 	if err := move.Set(ctx, h.Patch, vmi, why); err != nil {
 		return err
 	}

@@ -44,25 +44,25 @@ func (c *Config) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.Virtu
 	}
 }
 
-// cordoned reports whether a node is unschedulable or has the drain taint, as far as the cache
-// shows. The evacuation controller adds a cordon that it shows later.
-func (c *Config) cordoned(ctx context.Context, name, drainTaint string) (bool, error) {
+// emptied reports whether the VM's node is unschedulable or has the drain taint, and whether somebody
+// empties it by another one, as far as the cache shows. The evacuation controller adds what it shows later.
+func (c *Config) emptied(ctx context.Context, s *subject, drainTaint string) (cordoned, tainted bool, err error) {
 	if !c.Nodes {
-		return false, nil
+		return false, false, nil
 	}
 	from := c.Cached
 	if !c.Synced() {
 		from = c.Live
 	}
 	node := &corev1.Node{}
-	err := from.Get(ctx, client.ObjectKey{Name: name}, node)
+	err = from.Get(ctx, client.ObjectKey{Name: s.vmi.Node()}, node)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return false, nil // not known to be
+		return false, false, nil // not known to be
 	case err != nil:
-		return false, fmt.Errorf("its node: %w", err)
+		return false, false, fmt.Errorf("its node: %w", err)
 	default:
-		return node.Spec.Unschedulable || index.Drained(node, drainTaint), nil
+		return node.Spec.Unschedulable || index.Drained(node, drainTaint), index.Tainted(node, []corev1.Pod{*s.pod}), nil
 	}
 }
 

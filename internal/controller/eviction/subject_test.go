@@ -87,3 +87,26 @@ func TestALauncherThatHasStartedNoContainerIsKnown(t *testing.T) {
 		}
 	}
 }
+
+// Given an autoscaler that taints a node and evicts. Then the mark remembers the taint from the
+// beginning: it may be gone before a controller sees it. What is cordoned is known as such.
+func TestAMarkRemembersWhatStoodOnTheNode(t *testing.T) {
+	vmi := &kubevirt.VirtualMachineInstance{Status: kubevirt.VirtualMachineInstanceStatus{NodeName: "a"}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "vms", Operator: corev1.TolerationOpExists}}}}
+	for name, c := range map[string]struct {
+		node              corev1.NodeSpec
+		cordoned, tainted bool
+	}{
+		"nothing":       {},
+		"an autoscaler": {corev1.NodeSpec{Taints: []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}}, false, true},
+		"for VMs":       {corev1.NodeSpec{Taints: []corev1.Taint{{Key: "vms", Effect: corev1.TaintEffectNoSchedule}}}, false, false},
+		"a cordon":      {corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}}, true, false},
+	} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: c.node}
+		cfg := &Config{Cached: fake.NewClientBuilder().WithObjects(node).Build(), Nodes: true, Synced: func() bool { return true }}
+		cordoned, tainted, err := cfg.emptied(t.Context(), &subject{pod: pod, vmi: vmi}, "kubevirt.io/drain")
+		if err != nil || cordoned != c.cordoned || tainted != c.tainted {
+			t.Errorf("%s: cordoned %v, tainted %v, %v", name, cordoned, tainted, err)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package index
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,16 @@ func Ready(n *corev1.Node) bool {
 func Drained(n *corev1.Node, taint string) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == taint && t.Effect == corev1.TaintEffectNoSchedule
+	})
+}
+
+// Tainted reports whether a node has a taint NoSchedule by which somebody may empty it. Kubernetes' own
+// are none, nor are those that a launcher tolerates by their keys: they keep others off its node.
+func Tainted(n *corev1.Node, launchers []corev1.Pod) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		domain, _, _ := strings.Cut(t.Key, "/")
+		return t.Effect == corev1.TaintEffectNoSchedule && domain != "node.kubernetes.io" && domain != "node.cloudprovider.kubernetes.io" &&
+			!slices.ContainsFunc(launchers, func(p corev1.Pod) bool { return tolerates(&p, &t, true) })
 	})
 }
 
@@ -47,10 +58,13 @@ func LostSince(n *corev1.Node) time.Time {
 }
 
 // Tolerates reports whether a pod tolerates a taint without a time limit.
-func Tolerates(p *corev1.Pod, taint *corev1.Taint) bool {
+func Tolerates(p *corev1.Pod, taint *corev1.Taint) bool { return tolerates(p, taint, false) }
+
+// tolerates is Tolerates. If byKey, a toleration of all keys does not count.
+func tolerates(p *corev1.Pod, taint *corev1.Taint, byKey bool) bool {
 	quiet := klog.NewKlogr().V(10)
 	for i := range p.Spec.Tolerations {
-		if t := &p.Spec.Tolerations[i]; t.TolerationSeconds == nil && t.ToleratesTaint(quiet, taint, true) {
+		if t := &p.Spec.Tolerations[i]; t.TolerationSeconds == nil && (t.Key != "" || !byKey) && t.ToleratesTaint(quiet, taint, true) {
 			return true
 		}
 	}

@@ -34,13 +34,13 @@ type VM struct {
 	Pods []corev1.Pod // its launchers that have not ended
 }
 
-// Node is the state of a node that decisions depend on.
-type Node struct{ Exists, Ready, Cordoned, Drained bool }
+// Node is the state of a node that decisions depend on. Tainted is for its VM's launchers.
+type Node struct{ Exists, Ready, Cordoned, Drained, Tainted bool }
 
-// Schedulable reports whether VMs may be placed on the node.
+// Schedulable reports whether VMs may be placed on the node, but for its taints.
 func (n Node) Schedulable() bool { return n.Exists && !n.Cordoned && !n.Drained }
 
-// StateOf returns the state of a node.
+// StateOf returns the state of a node, but for Tainted.
 func (o Observer) StateOf(node *corev1.Node) Node {
 	return Node{
 		Exists: true, Ready: index.Ready(node), Cordoned: node.Spec.Unschedulable,
@@ -78,7 +78,7 @@ func (o Observer) observe(ctx context.Context, nodes client.Reader, vmi *kubevir
 	}
 	launchers = index.Unspent(launchers, migrations)
 	v := &VM{Pods: launchers}
-	if v.Node, err = o.node(ctx, nodes, vmi.Node()); err != nil {
+	if v.Node, err = o.node(ctx, nodes, vmi, launchers); err != nil {
 		return nil, err
 	}
 	set := o.Settings.Get()
@@ -93,11 +93,12 @@ func (o Observer) observe(ctx context.Context, nodes client.Reader, vmi *kubevir
 	return v, nil
 }
 
-// node reads the state of a node.
-func (o Observer) node(ctx context.Context, from client.Reader, name string) (Node, error) {
+// node reads the state of a VM's node. Marks for its taints are removed with those.
+func (o Observer) node(ctx context.Context, from client.Reader, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) (Node, error) {
 	if !o.Nodes {
 		return Node{Ready: true}, nil
 	}
+	name := vmi.Node()
 	if name == "" {
 		return Node{}, nil
 	}
@@ -108,7 +109,9 @@ func (o Observer) node(ctx context.Context, from client.Reader, name string) (No
 	case err != nil:
 		return Node{}, fmt.Errorf("node %s: %w", name, err)
 	}
-	return o.StateOf(node), nil
+	state := o.StateOf(node)
+	state.Tainted = evacuation.ExplanationOf(vmi).Cause != evacuation.CauseNodeTaint && index.Tainted(node, launchers)
+	return state, nil
 }
 
 // unschedulable returns the scheduler's message about a launcher that fits on no node, or "".
