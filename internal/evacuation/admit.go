@@ -51,8 +51,8 @@ type Pod struct {
 	Descheduler bool
 	Name        string
 	Node        string
-	// VMI and VMIUID are name and UID of its VMI, from the pod's metadata. Unowned means that no
-	// owner of the pod has this UID.
+	// VMI and VMIUID are name and UID of its VMI, from the pod's metadata. Unowned means that this
+	// project has linked the pod, and that no owner of it has this UID.
 	VMI, VMIUID string
 	Unowned     bool
 }

@@ -66,6 +66,7 @@ func TestAPodThatIsNoVMsIsLeftAlone(t *testing.T) {
 func TestALauncherThatIsNotProtectedGetsAWarning(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{})
+	kit.Must(t, v.Delete(t.Context(), v.launcherPod(), client.GracePeriodSeconds(0)))
 	_, err := shared.TryKubectl(t.Context(), `
 apiVersion: v1
 kind: Pod

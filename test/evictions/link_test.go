@@ -194,11 +194,11 @@ func TestWhatHidesALauncherIsSaid(t *testing.T) {
 		if strings.HasPrefix(words, "VMI") {
 			kit.Must(t, v.Delete(t.Context(), v.launcherPod(), client.GracePeriodSeconds(0)))
 		}
-		_, err := shared.TryKubectl(t.Context(), `{apiVersion: v1, kind: Pod, metadata: {name: virt-launcher-odd, namespace: default, `+meta+`}, spec: {containers: [{name: c, image: none}]}}`,
-			"create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
-		if err == nil || !strings.Contains(err.Error(), words) {
-			t.Errorf("%s: %v", words, err)
-		}
+		kit.Eventually(t, "the warning "+words, func() bool { // a policy counts a moment after it was applied
+			_, err := shared.TryKubectl(t.Context(), `{apiVersion: v1, kind: Pod, metadata: {name: virt-launcher-odd, namespace: default, `+meta+`}, spec: {containers: [{name: c, image: none}]}}`,
+				"create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
+			return err != nil && strings.Contains(err.Error(), words)
+		})
 	}
 }
 

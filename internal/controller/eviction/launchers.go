@@ -173,18 +173,14 @@ func (c *Config) named(ctx context.Context, key client.ObjectKey) (*kubevirt.Vir
 	return vmi, nil
 }
 
-// unnoticed returns what hides a VM's pod from those who would guard the VM, or "".
+// unnoticed returns what hides the VMI of a launcher pod from those who would guard the VM, or "".
 func unnoticed(pod *corev1.Pod) string {
-	is := pod.Labels[kubevirt.AppLabel]
-	switch {
-	case is == kubevirt.HotplugApp:
-	case is != kubevirt.LauncherApp:
-		return fmt.Sprintf("this pod looks like a VM's launcher and has not the label %s=%s: nobody guards its guest, which is killed unasked", kubevirt.AppLabel, kubevirt.LauncherApp)
-	case pod.Annotations[kubevirt.DomainAnnotation] == "":
-		for key := range pod.Annotations {
-			if strings.Contains(key, "kubevirt") || strings.HasSuffix(key, "/domain") {
-				return fmt.Sprintf("this launcher pod has not the annotation %s, but %.63q: it is a VM by itself, of its own name", kubevirt.DomainAnnotation, key)
-			}
+	if pod.Annotations[kubevirt.DomainAnnotation] != "" {
+		return ""
+	}
+	for key := range pod.Annotations {
+		if strings.Contains(key, "kubevirt") || strings.HasSuffix(key, "/domain") {
+			return fmt.Sprintf("this launcher pod has not the annotation %s, but %.63q: it is a VM by itself, of its own name", kubevirt.DomainAnnotation, key)
 		}
 	}
 	return ""

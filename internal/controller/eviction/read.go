@@ -13,6 +13,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/launcher"
 )
 
 // pod reads a pod from the API server. It returns nil if there is none.
@@ -71,14 +72,14 @@ func facts(p *corev1.Pod) evacuation.Pod {
 	return evacuation.Pod{
 		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,
 		Finished: index.Ended(p),
-		Unbegun:  p.Status.Phase == corev1.PodPending && !begun(p.Status.InitContainerStatuses) && !begun(p.Status.ContainerStatuses),
+		Unbegun:  p.Status.Phase == corev1.PodPending && (p.Spec.NodeName == "" || len(p.Status.ContainerStatuses) > 0) && !begun(p.Status.InitContainerStatuses) && !begun(p.Status.ContainerStatuses),
 		Deleting: p.DeletionTimestamp != nil,
 		Settling: evacuation.Settling(time.Now(), p.CreationTimestamp.Time, readySince(p)),
 		Name:     p.Name,
 		Node:     p.Spec.NodeName,
 		VMI:      p.Annotations[kubevirt.DomainAnnotation],
 		VMIUID:   p.Labels[kubevirt.CreatedByLabel],
-		Unowned:  !index.OwnedBy(p, p.Labels[kubevirt.CreatedByLabel]),
+		Unowned:  p.Annotations[launcher.LinkedAnnotation] != "" && !index.OwnedBy(p, p.Labels[kubevirt.CreatedByLabel]),
 	}
 }
 
