@@ -2,8 +2,11 @@ package migration
 
 import (
 	"cmp"
+	"path"
 	"slices"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
@@ -24,20 +27,13 @@ const (
 )
 
 // runTimeKeys are annotations and labels of a launcher pod that the cluster has written while
-// it ran, and why the target pod must not have them. "domain/" matches a whole domain,
-// "*.domain/" all of its subdomains, "name*" all keys that begin with it.
+// it ran, as patterns of path.Match, and why the target pod must not have them. Those of networks
+// are in networks.
 var runTimeKeys = []struct{ key, why string }{
-	{"k8s.v1.cni.cncf.io/network-status", "Multus: the addresses of the source pod"},
-	{"k8s.v1.cni.cncf.io/networks-status", "Multus: the addresses of the source pod, former name"},
-	{"k8s.ovn.org/", "OVN-Kubernetes: address, MAC address and port of the source pod"},
-	{"ovn.kubernetes.io/", "Kube-OVN: address, MAC address and port of the source pod"},
-	{"*.ovn.kubernetes.io/", "Kube-OVN: the same of further networks"},
-	{"cni.projectcalico.org/", "Calico: address and container of the source pod"},
-	{"vpc.amazonaws.com/", "Amazon VPC: network interface and addresses of the source pod"},
+	{"vpc.amazonaws.com/*", "Amazon VPC: network interface and addresses of the source pod"},
 	{"k8s.aliyun.com/pod-ips", "Terway: addresses of the source pod"},
 	{"networking.gke.io/pod-ips", "GKE: addresses of the source pod"},
 	{"tke.cloud.tencent.com/networks-status", "TKE: addresses of the source pod"},
-	{"ipam.spidernet.io/assigned*", "Spiderpool: addresses of the source pod"},
 	{"openstack.org/kuryr-*", "Kuryr: Neutron port of the source pod"},
 	{"ambient.istio.io/redirection", "Istio: the traffic of the source pod is redirected"},
 	{"kubernetes.io/config.*", "kubelet: identity of a static pod"},
@@ -45,7 +41,7 @@ var runTimeKeys = []struct{ key, why string }{
 	{"kubernetes.io/psp", "PodSecurityPolicy: the policy that admitted the source pod"},
 	{"openshift.io/scc", "OpenShift: the constraints that admitted the source pod"},
 	{"security.openshift.io/validated-scc-subject-type", "OpenShift: who was validated by them"},
-	{"topology.kubernetes.io/", "Kubernetes: zone and region of the source node"},
+	{"topology.kubernetes.io/*", "Kubernetes: zone and region of the source node"},
 	{"kubectl.kubernetes.io/last-applied-configuration", "kubectl: the target pod was not applied"},
 	{kubevirt.EvictionInProgressAnnotation, "descheduler: the source pod is being evicted"},
 	{kubevirt.MigrationJobLabel, "the migration of the source pod"},
@@ -57,9 +53,10 @@ const ofVMgrace = "vmgrace.io/"
 // RunTimeKey returns why an annotation or label of a launcher pod is not copied to the target
 // pod, or "".
 func RunTimeKey(key string) string {
-	switch key {
-	case "cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools":
-		return "" // only users write these, and they name no address
+	for _, n := range networks {
+		if matches(n.reports, key) {
+			return n.of + ": what it reports of the source pod"
+		}
 	}
 	for _, k := range runTimeKeys {
 		if matches(k.key, key) {
@@ -69,17 +66,12 @@ func RunTimeKey(key string) string {
 	return ""
 }
 
-func matches(pattern, key string) bool {
-	domain, _, _ := strings.Cut(key, "/")
-	switch {
-	case strings.HasPrefix(pattern, "*."):
-		return strings.HasSuffix(domain+"/", pattern[1:])
-	case strings.HasSuffix(pattern, "/"):
-		return domain+"/" == pattern
-	case strings.HasSuffix(pattern, "*"):
-		return strings.HasPrefix(key, strings.TrimSuffix(pattern, "*"))
-	}
-	return key == pattern
+// matches reports whether one of the patterns, which blanks separate, is that of a key.
+func matches(patterns, key string) bool {
+	return slices.ContainsFunc(strings.Fields(patterns), func(pattern string) bool {
+		is, _ := path.Match(pattern, key) // fails for none of ours
+		return is
+	})
 }
 
 // Copied returns the annotations or labels of a source pod that its target pod has, too.
@@ -93,11 +85,13 @@ func Copied(source map[string]string) map[string]string {
 	return kept
 }
 
-// CopiedAnnotations is Copied without this project's annotations.
-func CopiedAnnotations(source map[string]string) map[string]string {
-	kept := Copied(source)
+// CopiedAnnotations is Copied without this project's annotations, and without those that a program
+// has added to the pod, unless they are known as a user's choice.
+func CopiedAnnotations(source *metav1.ObjectMeta) map[string]string {
+	kept := Copied(source.Annotations)
 	for key := range kept {
-		if strings.HasPrefix(key, ofVMgrace) {
+		choice := slices.ContainsFunc(networks, func(n network) bool { return matches(n.choices, key) })
+		if strings.HasPrefix(key, ofVMgrace) || !choice && addedLater(key, source.ManagedFields) {
 			delete(kept, key)
 		}
 	}

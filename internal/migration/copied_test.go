@@ -1,8 +1,11 @@
 package migration
 
 import (
+	"cmp"
 	"maps"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,12 +14,19 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
+// Given annotations of each network, and others. Then the target pod has those by which a user chooses,
+// and none that says what the source pod has got.
 func TestWhatTheClusterWroteIsNotCopied(t *testing.T) {
 	source := map[string]string{}
 	for _, key := range []string{
-		"k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks-status", "k8s.ovn.org/pod-networks",
-		"ovn.kubernetes.io/ip_address", "ovn.kubernetes.io/allocated", "attachnet.default.ovn.kubernetes.io/ip_address",
-		"cni.projectcalico.org/podIP", "cni.projectcalico.org/podIPs", "cni.projectcalico.org/containerID",
+		"k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks-status", "k8s.v1.cni.cncf.io/sdf.network-status",
+		"k8s.ovn.org/pod-networks", "k8s.ovn.org/dpu.connection-details", "k8s.ovn.org/dpu.connection-status",
+		"ovn.kubernetes.io/ip_address", "ovn.kubernetes.io/mac_address", "ovn.kubernetes.io/allocated", "ovn.kubernetes.io/routed",
+		"ovn.kubernetes.io/cidr", "ovn.kubernetes.io/gateway", "ovn.kubernetes.io/logical_router", "ovn.kubernetes.io/virtualmachine",
+		"attachnet.default.ovn.kubernetes.io/ip_address", "macvlan.default.kubernetes.io/ip_address",
+		"cni.projectcalico.org/podIP", "cni.projectcalico.org/podIPs", "cni.projectcalico.org/containerID", "cni.projectcalico.org/podNetns",
+		"cni.projectcalico.org/network-status", "cni.projectcalico.org/eth1.network-status",
+		"nodeportlocal.antrea.io", "ipam.spidernet.io/assigned-eth0", "ipam.spidernet.io/network-status",
 		"vpc.amazonaws.com/pod-eni", "openstack.org/kuryr-vif", "topology.kubernetes.io/zone",
 		"kubernetes.io/config.mirror", "openshift.io/scc", "descheduler.alpha.kubernetes.io/eviction-in-progress",
 		"kubevirt.io/migrationJobUID",
@@ -24,11 +34,10 @@ func TestWhatTheClusterWroteIsNotCopied(t *testing.T) {
 		source[key] = "x"
 	}
 	want := map[string]string{}
-	for _, key := range []string{
-		"k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network", "cni.projectcalico.org/ipv4pools", "example.org/mine",
-		"kubevirt.io/domain", "kubevirt.io/created-by", "app", "ovn.kubernetes.io.example.org/x", "notovn.kubernetes.io/x",
-		"descheduler.alpha.kubernetes.io/request-evict-only", "kubernetes.io/egress-bandwidth", "openshift.io/required-scc",
-	} {
+	for _, key := range append([]string{
+		"example.org/mine", "kubevirt.io/domain", "kubevirt.io/created-by", "app", "ovn.kubernetes.io.example.org/x", "notovn.kubernetes.io/x",
+		"descheduler.alpha.kubernetes.io/request-evict-only", "openshift.io/required-scc",
+	}, chosen...) {
 		source[key], want[key] = "x", "x"
 	}
 	if got := Copied(source); !maps.Equal(got, want) {
@@ -41,8 +50,62 @@ func TestWhatTheClusterWroteIsNotCopied(t *testing.T) {
 	}
 }
 
+// chosen are annotations by which users choose.
+var chosen = []string{
+	"ovn.kubernetes.io/logical_switch", "ovn.kubernetes.io/ip_pool", "ovn.kubernetes.io/security_groups", "ovn.kubernetes.io/ingress_rate",
+	"attachnet.default.ovn.kubernetes.io/logical_switch",
+	"cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/floatingIPs", "cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/hwAddr",
+	"qos.projectcalico.org/ingressBandwidth", "k8s.ovn.org/routing-namespaces", "k8s.ovn.org/open-default-ports", "k8s.ovn.org/primary-udn-ipamclaim",
+	"k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network", "cni.cilium.io/mac-address", "ipam.cilium.io/ip-pool", "io.cilium.no-track-port",
+	"ipam.antrea.io/ippools", "ipam.antrea.io/pod-ips", "ipam.spidernet.io/ippool", "ipam.spidernet.io/subnet", "cni.spidernet.io/rdma-resource-inject",
+	"kubernetes.io/egress-bandwidth",
+}
+
+// Given a pod with annotations that it was made with, and others that were added, by a program or by
+// kubectl. Then its copy has none that only a program has added, unless users are known to choose by it.
+func TestWhatAProgramAddsIsNotCopied(t *testing.T) {
+	entry := func(manager string, operation metav1.ManagedFieldsOperationType, rest string, keys ...string) metav1.ManagedFieldsEntry {
+		raw := `{"f:metadata":{"f:annotations":{".":{},"f:` + strings.Join(keys, `":{},"f:`) + `":{}}}` + rest + `}`
+		return metav1.ManagedFieldsEntry{Manager: manager, Operation: operation, FieldsV1: metav1.NewFieldsV1(raw)}
+	}
+	const update, apply = metav1.ManagedFieldsOperationUpdate, metav1.ManagedFieldsOperationApply
+	made := entry("vm-operator", update, `,"f:spec":{"f:containers":{}}`, "new.cni/choice", "new.cni/both")
+	source := &metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
+		entry("new-cni", update, "", append([]string{"new.cni/address", "new.cni/both"}, chosen...)...), made,
+		entry("kubelet", update, `,"f:status":{}`, "new.cni/status"), entry("kubectl-annotate", update, "", "example.org/by-hand"),
+		entry("gitops", apply, "", "example.org/applied"), {Manager: "nothing"},
+	}}
+	want := []string{"example.org/applied", "example.org/by-hand", "example.org/unknown", "new.cni/both", "new.cni/choice"}
+	source.Annotations = map[string]string{"new.cni/address": "x", "new.cni/status": "x"}
+	want = append(want, chosen...)
+	for _, key := range want {
+		source.Annotations[key] = "x"
+	}
+	slices.Sort(want)
+	if got := slices.Sorted(maps.Keys(CopiedAnnotations(source))); !slices.Equal(got, want) {
+		t.Errorf("copied %v\nwant %v", got, want)
+	}
+}
+
+// Whoever reads docs/migration.md sees the table of networks that is used.
+func TestTheDocumentationHasTheTableOfNetworks(t *testing.T) {
+	text, err := os.ReadFile("../../docs/migration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range networks {
+		_, row, found := strings.Cut(string(text), "\n| "+n.of+" ")
+		row, _, _ = strings.Cut(row, "\n")
+		for _, pattern := range strings.Fields(n.reports + " " + n.choices) {
+			if _, name, _ := strings.Cut(pattern, "/"); !found || !strings.Contains(row, cmp.Or(name, pattern)) {
+				t.Errorf("%s: %s is missing", n.of, pattern)
+			}
+		}
+	}
+}
+
 func TestOurAnnotationsAreNotCopied(t *testing.T) {
-	source := map[string]string{"vmgrace.io/hold-for": "x", "vmgrace.io/shutdown-reserve-seconds": "1", "vmgrace.io/next-version": "1", "example.org/mine": "1"}
+	source := &metav1.ObjectMeta{Annotations: map[string]string{"vmgrace.io/hold-for": "x", "vmgrace.io/shutdown-reserve-seconds": "1", "vmgrace.io/next-version": "1", "example.org/mine": "1"}}
 	if got := CopiedAnnotations(source); len(got) != 1 || got["example.org/mine"] != "1" {
 		t.Error(got)
 	}

@@ -29,7 +29,7 @@ func targetPod(w wanted, source *corev1.Pod) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.migration.Namespace, Name: migration.TargetPodName(w.vmi.Name, string(w.migration.UID)),
-			Labels: migration.Copied(source.Labels), Annotations: migration.CopiedAnnotations(source.Annotations),
+			Labels: migration.Copied(source.Labels), Annotations: migration.CopiedAnnotations(&source.ObjectMeta),
 			OwnerReferences: owners(w.vmi, source.OwnerReferences),
 		},
 		Spec: *source.Spec.DeepCopy(),

@@ -58,8 +58,9 @@ func TestATargetPodIsWhatAUserWrites(t *testing.T) {
 	}
 	source := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: "source", UID: "s", ResourceVersion: "7", Finalizers: []string{"someone/else"},
-		Labels:      map[string]string{kubevirt.CreatedByLabel: "u", "topology.kubernetes.io/zone": "a", kubevirt.MigrationJobLabel: "former"},
-		Annotations: map[string]string{"k8s.v1.cni.cncf.io/networks": "lan", "k8s.v1.cni.cncf.io/network-status": "[]", "example.org/mine": "1"},
+		Labels:        map[string]string{kubevirt.CreatedByLabel: "u", "topology.kubernetes.io/zone": "a", kubevirt.MigrationJobLabel: "former"},
+		Annotations:   map[string]string{"k8s.v1.cni.cncf.io/networks": "lan", "k8s.v1.cni.cncf.io/network-status": "[]", "example.org/mine": "1", "ovn.kubernetes.io/logical_switch": "vm-subnet", "new.cni/address": "x"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "new-cni", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:new.cni/address":{}}}}`)}},
 		OwnerReferences: []metav1.OwnerReference{
 			{Kind: "VirtualMachineInstance", Name: "vm", UID: "u", Controller: new(true), BlockOwnerDeletion: new(true)},
 		},
@@ -82,7 +83,7 @@ func TestATargetPodIsWhatAUserWrites(t *testing.T) {
 	if !reflect.DeepEqual(p.Spec, written) {
 		t.Errorf("spec %+v\nwant %+v", p.Spec, written)
 	}
-	if want := map[string]string{"k8s.v1.cni.cncf.io/networks": "lan", "example.org/mine": "1", "vmgrace.io/incoming": "m"}; !maps.Equal(p.Annotations, want) {
+	if want := map[string]string{"k8s.v1.cni.cncf.io/networks": "lan", "example.org/mine": "1", "ovn.kubernetes.io/logical_switch": "vm-subnet", "vmgrace.io/incoming": "m"}; !maps.Equal(p.Annotations, want) {
 		t.Errorf("annotations %v", p.Annotations)
 	}
 	if want := map[string]string{kubevirt.CreatedByLabel: "u", kubevirt.MigrationJobLabel: "m"}; !maps.Equal(p.Labels, want) {
