@@ -3,13 +3,16 @@ package kubevirt
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 )
 
 // decode reads a JSON object into a struct, each field for itself: one of another type is
 // as if it were absent, and in a list the item keeps its place with a zero value. Others
-// write these objects, too, and one of them must not hide all others of its list.
+// write these objects, too, and one of them must not hide all others of its list. A field Unknown
+// has the names of the members that no field reads.
 func decode(text []byte, into any) {
 	to := reflect.ValueOf(into).Elem()
 	to.SetZero()
@@ -21,7 +24,11 @@ func decode(text []byte, into any) {
 		name, _, _ := strings.Cut(to.Type().Field(i).Tag.Get("json"), ",")
 		if raw, there := members[name]; there {
 			decodeValue(raw, to.Field(i))
+			delete(members, name)
 		}
+	}
+	if unknown := to.FieldByName("Unknown"); unknown.IsValid() {
+		unknown.SetString(strings.Join(slices.Sorted(maps.Keys(members)), "\n"))
 	}
 }
 

@@ -21,6 +21,8 @@ type KubeVirt struct {
 // KubeVirtSpec is what was asked for.
 type KubeVirtSpec struct { //nolint:revive // KubeVirt's own name
 	Configuration KubeVirtConfiguration `json:"configuration,omitempty"`
+	// Unknown has the names of the other fields that were read, one a line.
+	Unknown string `json:"-"`
 }
 
 // KubeVirtConfiguration has the settings. Nil is KubeVirt's default.
@@ -29,11 +31,13 @@ type KubeVirtConfiguration struct { //nolint:revive // KubeVirt's own name
 	EvictionStrategy       *EvictionStrategy       `json:"evictionStrategy,omitempty"`
 	DeveloperConfiguration *DeveloperConfiguration `json:"developerConfiguration,omitempty"`
 	MigrationConfiguration *MigrationConfiguration `json:"migrations,omitempty"`
+	Unknown                string                  `json:"-"` // as KubeVirtSpec's
 }
 
 // DeveloperConfiguration switches features on.
 type DeveloperConfiguration struct {
 	FeatureGates []string `json:"featureGates,omitempty"`
+	Unknown      string   `json:"-"` // as KubeVirtSpec's
 }
 
 // MigrationConfiguration bounds migrations.
@@ -45,6 +49,7 @@ type MigrationConfiguration struct {
 	ProgressTimeout                   *int64  `json:"progressTimeout,omitempty"`         // seconds
 	AllowAutoConverge                 *bool   `json:"allowAutoConverge,omitempty"`
 	NodeDrainTaintKey                 *string `json:"nodeDrainTaintKey,omitempty"`
+	Unknown                           string  `json:"-"` // as KubeVirtSpec's
 }
 
 // Amount is a quantity as it was written, or a number: whether it is one is found out

@@ -1,10 +1,12 @@
 package evacuation
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/oneline"
 )
 
@@ -48,6 +50,48 @@ func (s *Settings) UnknownGates() (all []UnknownGate) {
 			}
 		}
 		all = append(all, g)
+	}
+	return all
+}
+
+// fields are the settings of a KubeVirt object that are read.
+var fields = strings.Fields(`spec.configuration spec.configuration.evictionStrategy spec.configuration.developerConfiguration
+	spec.configuration.developerConfiguration.featureGates spec.configuration.migrations spec.configuration.migrations.parallelMigrationsPerCluster
+	spec.configuration.migrations.parallelOutboundMigrationsPerNode spec.configuration.migrations.bandwidthPerMigration
+	spec.configuration.migrations.completionTimeoutPerGiB spec.configuration.migrations.progressTimeout
+	spec.configuration.migrations.allowAutoConverge spec.configuration.migrations.nodeDrainTaintKey`)
+
+// UnknownField is a setting of a KubeVirt object that has no effect here. Where KubeVirt runs, a
+// foreign one is KubeVirt's: it is spelled like none of vmgrace's.
+type UnknownField struct {
+	Message string
+	Foreign bool
+}
+
+// UnknownFields returns the settings that vmgrace does not have, at most 32. What is beside
+// spec.configuration installs KubeVirt, and is none unless it is spelled like one.
+func UnknownFields(kv *kubevirt.KubeVirt) (all []UnknownField) {
+	if kv == nil {
+		return nil
+	}
+	c := kv.Spec.Configuration
+	gates, limits := cmp.Or(c.DeveloperConfiguration, &kubevirt.DeveloperConfiguration{}), cmp.Or(c.MigrationConfiguration, &kubevirt.MigrationConfiguration{})
+	for _, at := range [][2]string{
+		{"spec.", kv.Spec.Unknown}, {"spec.configuration.", c.Unknown},
+		{"spec.configuration.developerConfiguration.", gates.Unknown}, {"spec.configuration.migrations.", limits.Unknown},
+	} {
+		for name := range strings.FieldsSeq(at[1]) {
+			name = oneline.Cut(name, shortText)
+			f := UnknownField{at[0] + name + " has no effect: vmgrace has no such setting", true}
+			for _, ours := range fields {
+				if alike(name, ours[strings.LastIndex(ours, ".")+1:]) {
+					f = UnknownField{at[0] + name + " has no effect: is " + ours + " meant?", false}
+				}
+			}
+			if len(all) < 32 && (at[0] != "spec." || !f.Foreign) {
+				all = append(all, f)
+			}
+		}
 	}
 	return all
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
+	"github.com/vmgrace/vmgrace/internal/oneline"
 )
 
 // Config is what Report needs.
@@ -85,6 +86,9 @@ func (r *reporter) Reconcile(context.Context, reconcile.Request) (reconcile.Resu
 	return reconcile.Result{}, nil
 }
 
+// actionLength is less than the API server's 128 by the length of "…".
+const actionLength = 125
+
 // report logs each problem and emits an Event, once while it lasts. Only the elected
 // replica does so.
 func (r *reporter) report(all []problem) {
@@ -102,7 +106,8 @@ func (r *reporter) report(all []problem) {
 			continue
 		}
 		r.Log.Warn("a setting is not used", "object", p.about.GetName(), "reason", p.reason, "why", p.message)
-		r.Events.Eventf(p.about, nil, corev1.EventTypeWarning, p.reason, "Read", "%s", p.message)
+		// To client-go Events are the same whose notes alone differ: the action has the setting's name.
+		r.Events.Eventf(p.about, nil, corev1.EventTypeWarning, p.reason, oneline.Cut(p.message, actionLength), "%s", p.message)
 	}
 	r.reported = now
 }

@@ -145,6 +145,9 @@ func after(ctx context.Context, last evacuation.Settings, objects client.Reader)
 	for _, gate := range next.UnknownGates() {
 		now.problems = append(now.problems, problem{about: counts, reason: "UnknownFeatureGate", message: gate.Message(), foreign: gate.Meant == ""})
 	}
+	for _, f := range evacuation.UnknownFields(counts) {
+		now.problems = append(now.problems, problem{about: counts, reason: "InvalidSetting", message: f.Message, foreign: f.Foreign})
+	}
 	for i := range others {
 		now.add(&others[i], "Ignored", fmt.Sprintf(
 			"of several KubeVirts the oldest counts, which is %s/%s: remove this one", counts.Namespace, counts.Name))
