@@ -134,9 +134,11 @@ func TestHowATargetsQEMUIsStarted(t *testing.T) {
 		"--ask-with=qmp:/q -- qemu -m 1":                  "qemu -m 1 -incoming defer -S",
 		"--incoming-args=--wait --ask-with=qmp:/q -- run": "run --wait",
 		"--ask-with=exec:x -- run":                        "only with --ask-with=qmp:",
-		"-- run":                                          "only with --ask-with=qmp:",
-		"--incoming-args= --ask-with=qmp:/q -- run":       "--incoming-args is empty",
-		"--pid-file=/p":                                   "",
+		"--ask-with=qmp:/q --ask-with=exec:x -- run":      "only with --ask-with=qmp:",
+		"--ask-with=exec:x --ask-with=qmp:/q -- run":      "run -incoming defer -S",
+		"-- run": "only with --ask-with=qmp:",
+		"--incoming-args= --ask-with=qmp:/q -- run": "--incoming-args is empty",
+		"--pid-file=/p": "",
 	} {
 		c, err := ParseConfig(strings.Fields(args), get)
 		if got := strings.Join(c.Command, " "); err == nil && got != want || err != nil && !strings.Contains(err.Error(), want) || c.Incoming != true {

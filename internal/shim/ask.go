@@ -33,23 +33,24 @@ type Ask struct {
 // maxSocketPath is what fits into sockaddr_un (unix(7)).
 const maxSocketPath = 107
 
-// add takes one --ask-with.
+// add takes one --ask-with. Of qmp and exec the last one counts, and "" takes back all.
 func (a *Ask) add(text string) error {
 	how, what, _ := strings.Cut(text, ":")
 	what = strings.TrimSpace(what)
 	to := map[string]*string{"qmp": &a.QMP, "exec": &a.Exec, "qga": &a.QGA}[how]
 	switch {
 	case text == "":
+		*a = Ask{}
 		return nil
 	case what == "" || to == nil:
 		return fmt.Errorf("--ask-with %.60q: use qmp:SOCKET, exec:COMMAND or qga:SOCKET", text)
 	case how != "exec" && len(what) > maxSocketPath:
 		return fmt.Errorf("--ask-with %s: a socket's path has at most %d bytes", how, maxSocketPath)
 	}
-	*to = what
-	if a.QMP != "" && a.Exec != "" {
-		return errors.New("--ask-with: give one of qmp and exec")
+	if how != "qga" {
+		a.QMP, a.Exec = "", ""
 	}
+	*to = what
 	return nil
 }
 
