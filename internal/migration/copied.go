@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
@@ -87,11 +85,11 @@ func Copied(source map[string]string) map[string]string {
 
 // CopiedAnnotations is Copied without this project's annotations, and without those that a program
 // has added to the pod, unless they are known as a user's choice.
-func CopiedAnnotations(source *metav1.ObjectMeta) map[string]string {
-	kept := Copied(source.Annotations)
+func CopiedAnnotations(source map[string]string, writers []Writer) map[string]string {
+	kept := Copied(source)
 	for key := range kept {
 		choice := slices.ContainsFunc(networks, func(n network) bool { return matches(n.choices, key) })
-		if strings.HasPrefix(key, ofVMgrace) || !choice && addedLater(key, source.ManagedFields) {
+		if strings.HasPrefix(key, ofVMgrace) || !choice && addedLater(key, writers) {
 			delete(kept, key)
 		}
 	}

@@ -64,25 +64,23 @@ var chosen = []string{
 // Given a pod with annotations that it was made with, and others that were added, by a program or by
 // kubectl. Then its copy has none that only a program has added, unless users are known to choose by it.
 func TestWhatAProgramAddsIsNotCopied(t *testing.T) {
-	entry := func(manager string, operation metav1.ManagedFieldsOperationType, rest string, keys ...string) metav1.ManagedFieldsEntry {
-		raw := `{"f:metadata":{"f:annotations":{".":{},"f:` + strings.Join(keys, `":{},"f:`) + `":{}}}` + rest + `}`
-		return metav1.ManagedFieldsEntry{Manager: manager, Operation: operation, FieldsV1: metav1.NewFieldsV1(raw)}
+	entry := func(manager string, applied bool, rest string, keys ...string) Writer {
+		return Writer{Manager: manager, Applied: applied, Fields: `{"f:metadata":{"f:annotations":{".":{},"f:` + strings.Join(keys, `":{},"f:`) + `":{}}}` + rest + `}`}
 	}
-	const update, apply = metav1.ManagedFieldsOperationUpdate, metav1.ManagedFieldsOperationApply
-	made := entry("vm-operator", update, `,"f:spec":{"f:containers":{}}`, "new.cni/choice", "new.cni/both")
-	source := &metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
-		entry("new-cni", update, "", append([]string{"new.cni/address", "new.cni/both"}, chosen...)...), made,
-		entry("kubelet", update, `,"f:status":{}`, "new.cni/status"), entry("kubectl-annotate", update, "", "example.org/by-hand"),
-		entry("gitops", apply, "", "example.org/applied"), {Manager: "nothing"},
-	}}
+	writers := []Writer{
+		entry("new-cni", false, "", append([]string{"new.cni/address", "new.cni/both"}, chosen...)...),
+		entry("vm-operator", false, `,"f:spec":{"f:containers":{}}`, "new.cni/choice", "new.cni/both"),
+		entry("kubelet", false, `,"f:status":{}`, "new.cni/status"), entry("kubectl-annotate", false, "", "example.org/by-hand"),
+		entry("gitops", true, "", "example.org/applied"), {Manager: "nothing"},
+	}
 	want := []string{"example.org/applied", "example.org/by-hand", "example.org/unknown", "new.cni/both", "new.cni/choice"}
-	source.Annotations = map[string]string{"new.cni/address": "x", "new.cni/status": "x"}
+	source := map[string]string{"new.cni/address": "x", "new.cni/status": "x"}
 	want = append(want, chosen...)
 	for _, key := range want {
-		source.Annotations[key] = "x"
+		source[key] = "x"
 	}
 	slices.Sort(want)
-	if got := slices.Sorted(maps.Keys(CopiedAnnotations(source))); !slices.Equal(got, want) {
+	if got := slices.Sorted(maps.Keys(CopiedAnnotations(source, writers))); !slices.Equal(got, want) {
 		t.Errorf("copied %v\nwant %v", got, want)
 	}
 }
@@ -105,8 +103,8 @@ func TestTheDocumentationHasTheTableOfNetworks(t *testing.T) {
 }
 
 func TestOurAnnotationsAreNotCopied(t *testing.T) {
-	source := &metav1.ObjectMeta{Annotations: map[string]string{"vmgrace.io/hold-for": "x", "vmgrace.io/shutdown-reserve-seconds": "1", "vmgrace.io/next-version": "1", "example.org/mine": "1"}}
-	if got := CopiedAnnotations(source); len(got) != 1 || got["example.org/mine"] != "1" {
+	source := map[string]string{"vmgrace.io/hold-for": "x", "vmgrace.io/shutdown-reserve-seconds": "1", "vmgrace.io/next-version": "1", "example.org/mine": "1"}
+	if got := CopiedAnnotations(source, nil); len(got) != 1 || got["example.org/mine"] != "1" {
 		t.Error(got)
 	}
 	if got := Copied(map[string]string{"vmgrace.io/drain": "Skip"}); len(got) != 1 {

@@ -1,10 +1,6 @@
 package migration
 
-import (
-	"strings"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
+import "strings"
 
 type network struct{ of, reports, choices string }
 
@@ -25,12 +21,19 @@ var networks = []network{
 	{"Spiderpool", "ipam.spidernet.io/assigned* ipam.spidernet.io/network-status", "ipam.spidernet.io/* cni.spidernet.io/*"},
 }
 
+// Writer is who has written fields of a pod, as managedFields have it. Applied: by an apply.
+type Writer struct {
+	Manager string
+	Applied bool
+	Fields  string // JSON
+}
+
 // addedLater reports whether programs have added an annotation to a pod that was made without it, as
 // managedFields show. Who made the pod has set its spec, too; kubectl and who applies speak for a user.
-func addedLater(key string, fields []metav1.ManagedFieldsEntry) (added bool) {
-	for _, by := range fields {
-		if text := by.FieldsV1.GetRawString(); strings.Contains(text, `"f:`+key+`"`) {
-			if strings.Contains(text, `"f:spec"`) || by.Operation == metav1.ManagedFieldsOperationApply || strings.HasPrefix(by.Manager, "kubectl") {
+func addedLater(key string, writers []Writer) (added bool) {
+	for _, by := range writers {
+		if strings.Contains(by.Fields, `"f:`+key+`"`) {
+			if strings.Contains(by.Fields, `"f:spec"`) || by.Applied || strings.HasPrefix(by.Manager, "kubectl") {
 				return false
 			}
 			added = true

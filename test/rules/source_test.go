@@ -174,8 +174,8 @@ func TestLogLinesAreWrittenByOnePackage(t *testing.T) {
 func TestNoGlobalState(t *testing.T) {
 	tables := []string{
 		"cmd/node-agent.version", "cmd/launcher-shim.version", "cmd/cluster-controller.version", "cmd/kubectl-vmgrace.version", "cmd/kubectl-vmdrain.version", // set by the linker
-		"internal/evacuation.verdicts", "internal/evacuation.gates", "internal/evacuation.disruptionRules", "internal/evacuation.budgetRules", "internal/evacuation.evacuationRules", "internal/evacuation.cancelRules", "internal/evacuation.staleRules",
-		"internal/migration.controllerRules", "internal/migration.sourceRules", "internal/migration.targetRules", "internal/migration.runTimeKeys",
+		"internal/evacuation.verdicts", "internal/evacuation.gates", "internal/evacuation.fields", "internal/evacuation.disruptionRules", "internal/evacuation.budgetRules", "internal/evacuation.evacuationRules", "internal/evacuation.cancelRules", "internal/evacuation.staleRules",
+		"internal/migration.controllerRules", "internal/migration.sourceRules", "internal/migration.targetRules", "internal/migration.runTimeKeys", "internal/migration.networks",
 		"pkg/grace.rules", "pkg/grace.background", "internal/agent.actions", "pkg/grace.sources",
 		"test/cluster.configs", "test/kubevirt.launcher", // embedded files
 		"pkg/hypervisor/libvirt.loop", // libvirt has one event loop for each process

@@ -29,7 +29,7 @@ func targetPod(w wanted, source *corev1.Pod) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.migration.Namespace, Name: migration.TargetPodName(w.vmi.Name, string(w.migration.UID)),
-			Labels: migration.Copied(source.Labels), Annotations: migration.CopiedAnnotations(&source.ObjectMeta),
+			Labels: migration.Copied(source.Labels), Annotations: migration.CopiedAnnotations(source.Annotations, writers(source.ManagedFields)),
 			OwnerReferences: owners(w.vmi, source.OwnerReferences),
 		},
 		Spec: *source.Spec.DeepCopy(),
@@ -188,4 +188,13 @@ func dropAvoidance(s *corev1.PodSpec) {
 			s.Affinity.NodeAffinity = nil
 		}
 	}
+}
+
+// writers returns who has written a pod.
+func writers(all []metav1.ManagedFieldsEntry) []migration.Writer {
+	by := make([]migration.Writer, len(all))
+	for i := range all {
+		by[i] = migration.Writer{Manager: all[i].Manager, Applied: all[i].Operation == metav1.ManagedFieldsOperationApply, Fields: all[i].FieldsV1.GetRawString()}
+	}
+	return by
 }
