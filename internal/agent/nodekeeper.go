@@ -191,7 +191,7 @@ func (n *NodeKeeper) warnOfDelay() {
 }
 
 func (n *NodeKeeper) warn(reason, key, message string) {
-	n.cfg.Log.Warn(message)
+	n.cfg.Log.Warn("the guests of this node may lose their grace periods", "reason", reason, "message", message)
 	n.cfg.Report(Event{OfNode: true, Reason: reason, Warning: true, Key: key, At: n.cfg.Clock.Wall().UTC(), Message: message})
 }
 

@@ -201,7 +201,7 @@ func (o *Options) checkNodeAccess(s *setup) error {
 
 const accessReviewTimeout = 30 * time.Second
 
-// addSettings adds the settings, the controller that reports them, and the indexes of the cache.
+// addSettings adds the settings, the controller that reports them, and what reads the cache.
 func (o *Options) addSettings(s *setup) error {
 	var err error
 	if s.settings, err = settings.FromCache(context.Background(), s.GetCache()); err != nil {
@@ -216,6 +216,11 @@ func (o *Options) addSettings(s *setup) error {
 	if err := s.AddReadyzCheck("settings", func(*http.Request) error { return s.settings.Known() }); err != nil {
 		return err
 	}
+	return o.addIndexes(s)
+}
+
+// addIndexes adds the indexes of the cache, for those that read it.
+func (o *Options) addIndexes(s *setup) error {
 	if o.runs(launchers) || o.runs(launcherWebhook) && !o.BesideKubeVirt {
 		if err := index.AddNaming(context.Background(), s.GetFieldIndexer()); err != nil {
 			return fmt.Errorf("index of the cache: %w", err)

@@ -77,6 +77,11 @@ func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Evict
 	if p.Settling && migrates(a.Strategy) && !judged(vmi) {
 		a.Verdict, a.Reason, a.Message = Refuse, "NotJudgedYet", notJudged(vmi)
 	}
+	return a.of(p, vmi)
+}
+
+// of returns the admission, or what counts before it of the pod's node and deletion.
+func (a Admission) of(p *Pod, vmi *kubevirt.VirtualMachineInstance) Admission {
 	switch {
 	case movedAway(p, vmi) && !p.Deleting: // the API server would answer 500 where two budgets select it
 		a.Verdict, a.Reason, a.Message = Refuse, "Moved", hasMoved(vmi)

@@ -40,7 +40,7 @@ func TestAGateThatDoesNotExistIsNamedWithTheOneThatIsMeant(t *testing.T) {
 // misspelt, or stands elsewhere, with the one that is meant.
 func TestASettingThatDoesNotExistIsNamed(t *testing.T) {
 	kv := &kubevirt.KubeVirt{}
-	if err := json.Unmarshal([]byte(`{"spec":{"imagePullPolicy":"Always","configuraton":{},"migrations":{},"configuration":{
+	if err := json.Unmarshal([]byte(`{"spec":{"imagePullPolicy":"Always","configuratio":{},"migrations":{},"configuration":{
 		"evictionStrategy":"LiveMigrate","evictionstrategy":"None","cpuModel":"host",
 		"developerConfiguration":{"featureGates":["Other"],"featureGate":[],"useEmulation":true},
 		"migrations":{"allowPostCopy":true,"network":"lan","bandwithPerMigration":"64Mi","progressTimeout":7}}}}`), kv); err != nil {
@@ -48,7 +48,7 @@ func TestASettingThatDoesNotExistIsNamed(t *testing.T) {
 	}
 	all := UnknownFields(kv)
 	for message, foreign := range map[string]bool{
-		"spec.configuraton has no effect: is spec.configuration meant?":                                                                         false,
+		"spec.configuratio has no effect: is spec.configuration meant?":                                                                         false,
 		"spec.migrations has no effect: is spec.configuration.migrations meant?":                                                                false,
 		"spec.configuration.evictionstrategy has no effect: is spec.configuration.evictionStrategy meant?":                                      false,
 		"spec.configuration.cpuModel has no effect: vmgrace has no such setting":                                                                true,

@@ -54,7 +54,7 @@ func Next(f Facts) Step {
 		return Step{}
 	}
 	s := f.wanted()
-	if s.Phase == kubevirt.VMISucceeded || s.Phase == kubevirt.VMIFailed {
+	if s.Phase.Final() {
 		if f.migrating() {
 			return Step{} // its result says where the VM is
 		}

@@ -73,10 +73,8 @@ func (f Facts) goesOn() bool {
 // counts.
 func (f Facts) invalid() string {
 	switch name := f.Migration.Spec.VMIName; {
-	case name == "":
-		return "spec.vmiName is empty: name the VirtualMachineInstance to move"
-	case strings.Contains(name, "/"):
-		return fmt.Sprintf("spec.vmiName is %q: a migration moves a VM of its own namespace (%s), by its name alone", oneline.Cut(name, 256), f.Migration.Namespace)
+	case misnamed(f.Migration) != "":
+		return misnamed(f.Migration)
 	case f.forged() != "":
 		return f.forged() + ": the target is the controller's to choose; make the migration without it"
 	case f.VMI == nil:
@@ -99,6 +97,17 @@ func (f Facts) invalid() string {
 		return fmt.Sprintf("the VM has no launcher pod that runs on its node %q", f.VMI.Node())
 	}
 	return f.launcherEnds()
+}
+
+// misnamed returns why a migration names no VM, or "".
+func misnamed(m *kubevirt.VirtualMachineInstanceMigration) string {
+	switch name := m.Spec.VMIName; {
+	case name == "":
+		return "spec.vmiName is empty: name the VirtualMachineInstance to move"
+	case strings.Contains(name, "/"):
+		return fmt.Sprintf("spec.vmiName is %q: a migration moves a VM of its own namespace (%s), by its name alone", oneline.Cut(name, 256), m.Namespace)
+	}
+	return ""
 }
 
 // waits returns what a valid migration waits for before it begins, or "".

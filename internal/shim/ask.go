@@ -90,10 +90,15 @@ func (a *asker) look() error {
 	}
 	a.asked, a.busy = n, true
 	a.timer.Reset(askTimeout)
-	agent := a.how.QGA != "" && (by == grace.ModeAgent || a.how.QMP == "" && a.how.Exec == "")
-	if agent || a.how.Exec == "" {
+	switch { // by what there is
+	case a.how.QGA == "":
+		by = grace.ModeACPI
+	case a.how.QMP == "" && a.how.Exec == "":
+		by = grace.ModeAgent
+	}
+	if by == grace.ModeAgent || a.how.Exec == "" {
 		a.monitor.close()
-		a.monitor = request(a.how, agent, askDeadline(), a.results)
+		a.monitor = request(a.how, by, askDeadline(), a.results)
 		return nil
 	}
 	if a.command, err = start(strings.Fields(a.how.Exec)); err != nil {

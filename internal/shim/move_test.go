@@ -446,7 +446,7 @@ func TestARequestToShutDownOutlivesAMigrationsThatHangs(t *testing.T) {
 func (m *moving) isShutDown() {
 	m.t.Helper()
 	result := make(chan error, 1)
-	p := request(Ask{QMP: m.qemu.path}, false, askDeadline(), result)
+	p := request(Ask{QMP: m.qemu.path}, grace.ModeACPI, askDeadline(), result)
 	defer p.close()
 	var err error
 	m.until("the answer", func(signals.Moving) bool {

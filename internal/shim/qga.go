@@ -36,7 +36,7 @@ func askAgent(ctx context.Context, path string, deadline time.Time) error {
 	if err != nil {
 		return fmt.Errorf("guest agent: %w", err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()                         // nothing is left to be said
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // which ends what waits for it
 	a := &qga{conn, bufio.NewReader(io.LimitReader(conn, maxQGA))}
 	if err := errors.Join(conn.SetDeadline(deadline.Add(-refuseTime)), a.sync(deadline.UnixMilli())); err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
@@ -41,13 +42,14 @@ type powerRequest struct {
 
 // request makes one request, sends the result, and then waits for the guest's end, if it has a
 // monitor to ask.
-func request(how Ask, agent bool, deadline time.Time, result chan<- error) *powerRequest {
+func request(how Ask, by grace.Mode, deadline time.Time, result chan<- error) *powerRequest {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &powerRequest{off: make(chan struct{}), cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(m.ended)
-		guest, err := "", error(nil)
-		if agent {
+		var guest string
+		var err error
+		if by == grace.ModeAgent {
 			err = askAgent(ctx, how.QGA, deadline)
 		} else {
 			guest, err = powerdown(ctx, how.QMP, deadline)

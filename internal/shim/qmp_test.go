@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
@@ -153,7 +154,7 @@ func TestTheShimHearsThatAGuestIsOffAndQEMUStays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			monitor := listen(t, greeting, c.answer)
 			result := make(chan error, 1)
-			m := request(Ask{QMP: monitor.path}, false, time.Now().Add(10*time.Second), result)
+			m := request(Ask{QMP: monitor.path}, grace.ModeACPI, time.Now().Add(10*time.Second), result)
 			defer m.close()
 			if err := <-result; (err != nil) != c.failed {
 				t.Fatal(err)
@@ -174,7 +175,7 @@ func TestAGuestThatRunsIsNotOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			result := make(chan error, 1)
 			monitor := listen(t, greeting, answer)
-			m := request(Ask{QMP: monitor.path}, false, time.Now().Add(10*time.Second), result)
+			m := request(Ask{QMP: monitor.path}, grace.ModeACPI, time.Now().Add(10*time.Second), result)
 			if err := <-result; err != nil {
 				t.Fatal(err)
 			}
@@ -197,7 +198,7 @@ func TestAMonitorThatSomebodyElseHoldsIsSaid(t *testing.T) {
 	defer l.Close()
 	// when
 	result := make(chan error, 1)
-	m := request(Ask{QMP: path}, false, time.Now().Add(100*time.Millisecond), result)
+	m := request(Ask{QMP: path}, grace.ModeACPI, time.Now().Add(100*time.Millisecond), result)
 	err = <-result
 	m.close()
 	// then

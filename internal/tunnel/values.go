@@ -73,25 +73,33 @@ func (c *checker) value(kind, v, where string) error {
 		found, ok = c.agreed.place(kind, v)
 		found.where = where
 		c.paths = append(c.paths, found)
-	case kind == "network":
-		ok = slices.Contains(c.agreed.Networks, v)
-	case kind == "listen":
-		ok = v == loopback || v == "::1" || slices.Contains(c.agreed.Listen, v)
-	case kind == "cpuset":
-		ok = within(v, c.agreed.Processors)
-	case kind == "nodeset":
-		ok = within(v, c.agreed.NUMANodes)
-	case kind == "memory":
-		ok = inRange(v, 0, c.agreed.memory())
-	case kind == "cpus":
-		ok = inRange(v, 1, c.agreed.cpus())
 	default:
-		ok = oneOf(kind, v)
+		ok = c.agreed.takes(kind, v)
 	}
 	if ok {
 		return nil
 	}
 	return c.denied(kind, v, where)
+}
+
+// takes reports whether a value is what this host has or allows, or one of those that the kind lists.
+func (a *Agreement) takes(kind, v string) bool {
+	switch kind {
+	case "network":
+		return slices.Contains(a.Networks, v)
+	case "listen":
+		return v == loopback || v == "::1" || slices.Contains(a.Listen, v)
+	case "cpuset":
+		return within(v, a.Processors)
+	case "nodeset":
+		return within(v, a.NUMANodes)
+	case "memory":
+		return inRange(v, 0, a.memory())
+	case "cpus":
+		return inRange(v, 1, a.cpus())
+	default:
+		return oneOf(kind, v)
+	}
 }
 
 // denied returns the refusal of a value.

@@ -19,11 +19,11 @@ func TestAVMThatGoesOffByItselfEndsItsLauncher(t *testing.T) {
 	}{
 		"the guest powers off": {func(t *testing.T, _ *node.Agent, v *node.VM) { t.Helper(); v.Virsh(t, "shutdown") }, 0},
 		"virsh destroy":        {func(t *testing.T, _ *node.Agent, v *node.VM) { t.Helper(); v.Virsh(t, "destroy") }, 0},
-		"QEMU crashes":         {func(t *testing.T, _ *node.Agent, v *node.VM) { t.Helper(); v.Guest.Signal(t, syscall.SIGKILL) }, 1},
+		"QEMU crashes":         {func(t *testing.T, _ *node.Agent, v *node.VM) { t.Helper(); v.Signal(t, syscall.SIGKILL) }, 1},
 		"while no agent runs": {func(t *testing.T, a *node.Agent, v *node.VM) {
 			t.Helper()
 			a.Kill()
-			v.Guest.Signal(t, syscall.SIGKILL)
+			v.Signal(t, syscall.SIGKILL)
 			v.WaitGone(t, soon)
 			a.Start(t)
 		}, 1},

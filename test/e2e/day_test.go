@@ -295,13 +295,13 @@ func misspeltLabel(d *day, kind string) {
 	}
 }
 
-func misnamedDomain(d *day, kind string) {
+func misnamedDomain(d *day, _ string) {
 	v, _ := d.mistaken("misnamed", nil)
 	d.a.Start(d, node.Spec{Namespace: namespace, Name: v.name + "-typo", Firmware: true})
 	node.Eventually(d, 4*soon, func() bool { return strings.Contains(v.said(), namespace+"_"+v.name) }, "nothing names the domain that is awaited: %s", later(v.said))
 }
 
-func wrongCreatedBy(d *day, kind string) {
+func wrongCreatedBy(d *day, _ string) {
 	v, warned := d.mistaken("stranger", func(string) string { return "00000000-0000-4000-8000-000000000000" })
 	if !strings.Contains(warned, "its label kubevirt.io/created-by is 00000000-") {
 		d.Errorf("nobody warns: %s", warned)

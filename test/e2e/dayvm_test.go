@@ -30,6 +30,7 @@ type day struct {
 
 // in returns the day for a step of it.
 func (d *day) in(t *testing.T) *day {
+	t.Helper()
 	return &day{world: &world{T: t, suite: d.suite, since: time.Now()}, program: d.program}
 }
 
@@ -116,13 +117,6 @@ func (v *lived) up() {
 	if said, err := v.d.says("status", v.name); err != nil || !regexp.MustCompile(v.name+` .* Running `).MatchString(said) {
 		v.d.Errorf("kubectl vmgrace status: %v\n%s", err, said)
 	}
-}
-
-func (v *lived) node() *cluster.Node {
-	if v.p != nil {
-		return v.p.on
-	}
-	return v.l.Node
 }
 
 func (v *lived) get(kind, name, path string) string {

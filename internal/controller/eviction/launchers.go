@@ -100,22 +100,35 @@ func (h *launchers) linked(ctx context.Context, req admission.Request, pod *core
 			h.Meter.Launcher("not_ours")
 			return nil, new(admission.Allowed("").WithWarnings(fmt.Sprintf("vmgrace: this pod is a VM by itself, and no launcher of VMI %s, which %s", vm.Name, why)))
 		}
-		claim := cmp.Or(pod.Name, string(req.UID))
-		if why := launcher.Claimed(vmi, claim, time.Now()); why != "" {
-			return nil, h.refused(vm.Name, why)
-		}
-		if req.DryRun == nil || !*req.DryRun {
-			err = patch.Claim(ctx, h.Patch, vmi, claim)
-		}
-		switch {
-		case err == nil:
-			index.Link(pod, vmi)
+		switch answer, stale := h.claim(ctx, req, pod, vmi); {
+		case answer != nil:
+			return nil, answer
+		case !stale:
 			return vmi, nil
-		case !patch.Stale(err):
-			h.Meter.Launcher("failed")
-			return nil, new(admission.Allowed("").WithWarnings("vmgrace: this pod is not linked to its VMI yet: " + err.Error()))
 		}
 	}
+}
+
+// claim makes a pod the launcher of its VMI, or returns what is answered. If the VMI is stale, it is
+// to be read again.
+func (h *launchers) claim(ctx context.Context, req admission.Request, pod *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) (answer *admission.Response, stale bool) {
+	claim := cmp.Or(pod.Name, string(req.UID))
+	if why := launcher.Claimed(vmi, claim, time.Now()); why != "" {
+		return h.refused(vmi.Name, why), false
+	}
+	var err error
+	if req.DryRun == nil || !*req.DryRun {
+		err = patch.Claim(ctx, h.Patch, vmi, claim)
+	}
+	switch {
+	case err == nil:
+		index.Link(pod, vmi)
+		return nil, false
+	case patch.Stale(err):
+		return nil, true
+	}
+	h.Meter.Launcher("failed")
+	return new(admission.Allowed("").WithWarnings("vmgrace: this pod is not linked to its VMI yet: " + err.Error())), false
 }
 
 // naming returns the launcher pods that name a VMI.

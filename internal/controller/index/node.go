@@ -31,7 +31,7 @@ func Tainted(n *corev1.Node, launchers []corev1.Pod) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		domain, _, _ := strings.Cut(t.Key, "/")
 		return t.Effect == corev1.TaintEffectNoSchedule && domain != "node.kubernetes.io" && domain != "node.cloudprovider.kubernetes.io" &&
-			!slices.ContainsFunc(launchers, func(p corev1.Pod) bool { return tolerates(&p, &t, true) })
+			!slices.ContainsFunc(launchers, func(p corev1.Pod) bool { return tolerates(byKey(p.Spec.Tolerations), &t) })
 	})
 }
 
@@ -58,13 +58,19 @@ func LostSince(n *corev1.Node) time.Time {
 }
 
 // Tolerates reports whether a pod tolerates a taint without a time limit.
-func Tolerates(p *corev1.Pod, taint *corev1.Taint) bool { return tolerates(p, taint, false) }
+func Tolerates(p *corev1.Pod, taint *corev1.Taint) bool {
+	return tolerates(p.Spec.Tolerations, taint)
+}
 
-// tolerates is Tolerates. If byKey, a toleration of all keys does not count.
-func tolerates(p *corev1.Pod, taint *corev1.Taint, byKey bool) bool {
+// byKey returns the tolerations that are not of all keys.
+func byKey(all []corev1.Toleration) []corev1.Toleration {
+	return slices.DeleteFunc(slices.Clone(all), func(t corev1.Toleration) bool { return t.Key == "" })
+}
+
+func tolerates(all []corev1.Toleration, taint *corev1.Taint) bool {
 	quiet := klog.NewKlogr().V(10)
-	for i := range p.Spec.Tolerations {
-		if t := &p.Spec.Tolerations[i]; t.TolerationSeconds == nil && (t.Key != "" || !byKey) && t.ToleratesTaint(quiet, taint, true) {
+	for i := range all {
+		if t := &all[i]; t.TolerationSeconds == nil && t.ToleratesTaint(quiet, taint, true) {
 			return true
 		}
 	}

@@ -51,22 +51,27 @@ func (r *reconciler) link(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 		if len(launcher.Unlinked(string(live.UID), index.LauncherFacts(all[i:i+1]))) == 0 || launcher.Refusal(live, index.LauncherFacts(all)) != "" {
 			return false, 0, nil // the cache will show why
 		}
-		if launcher.Claimed(live, p.Name, time.Now()) != "" {
-			return false, launcher.ClaimFor, nil
-		}
-		if err := patch.Claim(ctx, r.Client, live, p.Name); err != nil {
-			return false, 0, err
-		}
-		index.Link(p, live)
-		fields := map[string]any{"labels": p.Labels, "annotations": p.Annotations, "ownerReferences": p.OwnerReferences}
-		if err := patch.AllMetadataAsRead(ctx, r.Client, p, fields); err != nil {
-			return false, 0, fmt.Errorf("link launcher pod %s: %w", p.Name, err)
-		}
-		r.Log.Info("launcher pod linked", "vmi", key.String(), "pod", p.Name)
-		r.Events.Eventf(live, p, corev1.EventTypeNormal, "LauncherLinked", "Link", "pod %s is the launcher of this VM", p.Name)
-		return true, 0, nil
+		return r.claim(ctx, live, p)
 	}
 	return false, 0, nil
+}
+
+// claim makes a pod the launcher of its VMI, both as the API server has them.
+func (r *reconciler) claim(ctx context.Context, live *kubevirt.VirtualMachineInstance, p *corev1.Pod) (linked bool, again time.Duration, err error) {
+	if launcher.Claimed(live, p.Name, time.Now()) != "" {
+		return false, launcher.ClaimFor, nil
+	}
+	if err := patch.Claim(ctx, r.Client, live, p.Name); err != nil {
+		return false, 0, err
+	}
+	index.Link(p, live)
+	fields := map[string]any{"labels": p.Labels, "annotations": p.Annotations, "ownerReferences": p.OwnerReferences}
+	if err := patch.AllMetadataAsRead(ctx, r.Client, p, fields); err != nil {
+		return false, 0, fmt.Errorf("link launcher pod %s: %w", p.Name, err)
+	}
+	r.Log.Info("launcher pod linked", "vmi", client.ObjectKeyFromObject(live).String(), "pod", p.Name)
+	r.Events.Eventf(live, p, corev1.EventTypeNormal, "LauncherLinked", "Link", "pod %s is the launcher of this VM", p.Name)
+	return true, 0, nil
 }
 
 // refuse tells once for each pod why it is not linked.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -99,23 +100,15 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	pods, err := index.Naming(ctx, r.Client, req.NamespacedName)
+	f, err := r.facts(ctx, req, vmi)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	migrations, err := index.Migrations(ctx, r.Client, vmi)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	f := launcher.Facts{VMI: vmi, Pods: index.LauncherFacts(pods), Migrations: migrations, Gone: r.gone(req), Others: index.PhaseOfOthers(vmi)}
 	if done, err := r.report(ctx, f); done || err != nil {
 		return reconcile.Result{}, err // which is an event
 	}
 	if linked, again, err := r.link(ctx, vmi, f.Pods); linked || again > 0 || err != nil {
 		return reconcile.Result{RequeueAfter: again}, err // the link is an event
-	}
-	if vmi.Final() {
-		r.ends.Delete(req.NamespacedName)
 	}
 	step := launcher.Next(f)
 	if step.Unknown {
@@ -124,10 +117,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 	}
 	if step.Final {
-		for _, p := range f.Pods {
-			if p.UID == step.Launcher.PodUID {
-				f.Gone = p // by now it may be
-			}
+		if i := slices.IndexFunc(f.Pods, func(p launcher.Pod) bool { return p.UID == step.Launcher.PodUID }); i >= 0 {
+			f.Gone = f.Pods[i] // by now it may be
 		}
 		if f, err = r.now(ctx, req, f.Gone); err != nil || f.VMI == nil {
 			return reconcile.Result{}, err
@@ -135,6 +126,20 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		step = launcher.Next(f)
 	}
 	return reconcile.Result{}, r.act(ctx, f.VMI, step)
+}
+
+// facts returns what the cache knows of a VMI.
+func (r *reconciler) facts(ctx context.Context, req reconcile.Request, vmi *kubevirt.VirtualMachineInstance) (f launcher.Facts, err error) {
+	pods, err := index.Naming(ctx, r.Client, req.NamespacedName)
+	if err != nil {
+		return f, err
+	}
+	f = launcher.Facts{VMI: vmi, Pods: index.LauncherFacts(pods), Gone: r.gone(req), Others: index.PhaseOfOthers(vmi)}
+	if vmi.Final() {
+		r.ends.Delete(req.NamespacedName)
+	}
+	f.Migrations, err = index.Migrations(ctx, r.Client, vmi)
+	return f, err
 }
 
 func (r *reconciler) gone(req reconcile.Request) launcher.Pod {

@@ -35,11 +35,7 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 	case migration.MakePod:
 		return r.createPod(ctx, g)
 	case migration.Schedule:
-		err := r.schedule(ctx, g)
-		if err != nil && !patch.Stale(err) && !errors.Is(err, errNoTurn) {
-			r.phases.trouble(g.Migration, oneLine(err))
-		}
-		return err
+		return r.tryToSchedule(ctx, g)
 	case migration.Abort:
 		r.Log.Info("migration is aborted", "migration", name(g.Migration), "why", step.Message)
 		return r.status(ctx, g.Migration, func(m *object) {
@@ -62,6 +58,15 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 	case migration.Nothing:
 	}
 	return nil
+}
+
+// tryToSchedule notes why a migration could not be handed over.
+func (r *reconciler) tryToSchedule(ctx context.Context, g *gathered) error {
+	err := r.schedule(ctx, g)
+	if err != nil && !patch.Stale(err) && !errors.Is(err, errNoTurn) {
+		r.phases.trouble(g.Migration, oneLine(err))
+	}
+	return err
 }
 
 // sayWait writes what a migration waits for.

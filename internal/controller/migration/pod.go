@@ -46,7 +46,11 @@ func setIncoming(p *corev1.Pod, uid string) {
 			c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == launcherpod.IncomingVariable })
 			if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == launcherpod.DirectoryVolume }) {
 				c.Env = append(c.Env, corev1.EnvVar{Name: launcherpod.IncomingVariable, Value: uid})
-				waitForGuest(c, n == 1)
+				if n == 1 {
+					c.StartupProbe, c.LivenessProbe = nil, nil // the pod's other containers would wait for a sidecar's
+				} else {
+					waitForGuest(c)
+				}
 			}
 		}
 	}
@@ -54,13 +58,8 @@ func setIncoming(p *corev1.Pod, uid string) {
 
 // waitForGuest keeps a launcher's probes from ending it before its guest has arrived: kubelet asks
 // the others only once the startup probe has succeeded, and this one asks for what the liveness
-// probe does, and never gives up. The pod cannot be changed later, so it stays so. A sidecar has
-// neither: the pod's other containers would wait for its startup probe.
-func waitForGuest(c *corev1.Container, sidecar bool) {
-	if sidecar {
-		c.StartupProbe, c.LivenessProbe = nil, nil
-		return
-	}
+// probe does, and never gives up. The pod cannot be changed later, so it stays so.
+func waitForGuest(c *corev1.Container) {
 	if c.LivenessProbe != nil {
 		c.StartupProbe = c.LivenessProbe.DeepCopy()
 	}

@@ -50,14 +50,8 @@ func (v *vm) ask(ctx context.Context, m grace.Mode) error {
 		answered, result, news, p := v.answered >= n, v.result, v.news, v.process
 		v.mu.Unlock()
 		switch {
-		case answered && result == signals.ResultOK:
-			return nil
-		case answered && strings.HasPrefix(result, signals.ResultBusy):
-			return fmt.Errorf("the launcher could not ask the guest: %w: %.200q", hypervisor.ErrBusy, result)
-		case answered && strings.HasPrefix(result, signals.ResultRefused):
-			return hypervisor.Refused(strings.TrimPrefix(result, signals.ResultRefused))
 		case answered:
-			return fmt.Errorf("the launcher could not ask the guest: %.200q", result)
+			return failure(result)
 		case p == nil || p.Gone():
 			return nil
 		}
@@ -69,6 +63,20 @@ func (v *vm) ask(ctx context.Context, m grace.Mode) error {
 		case <-bound.Done():
 			return context.Cause(bound)
 		}
+	}
+}
+
+// failure returns why the launcher could not ask the guest.
+func failure(result string) error {
+	switch {
+	case result == signals.ResultOK:
+		return nil
+	case strings.HasPrefix(result, signals.ResultBusy):
+		return fmt.Errorf("the launcher could not ask the guest: %w: %.200q", hypervisor.ErrBusy, result)
+	case strings.HasPrefix(result, signals.ResultRefused):
+		return hypervisor.Refused(strings.TrimPrefix(result, signals.ResultRefused))
+	default:
+		return fmt.Errorf("the launcher could not ask the guest: %.200q", result)
 	}
 }
 
