@@ -43,7 +43,7 @@ func (a *Ask) add(text string) error {
 		*a = Ask{}
 		return nil
 	case what == "" || to == nil:
-		return fmt.Errorf("--ask-with %.60q: use qmp:SOCKET, exec:COMMAND or qga:SOCKET", text)
+		return fmt.Errorf("--ask-with %.60q: use qmp:SOCKET or exec:COMMAND, and qga:SOCKET beside it", text)
 	case how != "exec" && len(what) > maxSocketPath:
 		return fmt.Errorf("--ask-with %s: a socket's path has at most %d bytes", how, maxSocketPath)
 	}
