@@ -128,7 +128,7 @@ unit: ## what needs no root, no libvirt, no cluster: 1 minute
 unit-arm64: ## what is pure, as a program of arm64 under qemu-aarch64-static: 2 minutes
 	@command -v qemu-aarch64-static >/dev/null || { $(SUDO) apt-get -q update && $(SUDO) apt-get -q -y -o DPkg::Lock::Timeout=60 install --no-install-recommends qemu-user-static; }
 	GOARCH=arm64 CGO_ENABLED=0 go test -timeout 20m -exec qemu-aarch64-static -tags unit -skip '^(TestAgentKilledInTheMiddleOfAWriteLeavesWholeRecords|TestVMFileIsNeverSeenUnlockedFromItsFirstMomentToItsLast)$$' \
-		./pkg/grace ./pkg/gracecache ./pkg/signals ./internal/evacuation ./internal/migration ./internal/replacement ./internal/drain
+		./pkg/grace ./pkg/gracecache ./pkg/signals ./internal/rules/evacuation ./internal/rules/migration ./internal/rules/taints ./internal/rules/drain
 
 # The packages whose tests ask a real API server, found by what they import: one after the other,
 # and these after test/handover beside them. More at once make each other late on two processors.
@@ -188,7 +188,7 @@ e2e-1.34: deps csi images ## the main stories of e2e on Kubernetes 1.34: 3 minut
 MANY := TestTenVMs|TestADrainMovesFive|TestADrainOfAFullNode|TestThousandRefused
 .PHONY: test-many
 test-many: deps race k8s csi images ## many VMs at once: a full node, a tainted one, a thousand that nothing moves: 8 minutes
-	$(ROOTTEST) -tags $(TAGS),nightly -v -p 1 -timeout 20m -run '^($(MANY))' $(if $(SUDO),-exec "$(SUDO)") ./internal/controller ./test/evictions ./test/e2e
+	$(ROOTTEST) -tags $(TAGS),nightly -v -p 1 -timeout 20m -run '^($(MANY))' $(if $(SUDO),-exec "$(SUDO)") ./internal/cluster ./test/evictions ./test/e2e
 
 .PHONY: test-day
 test-day: deps k8s csi images ## what users do to a VM, each row of the table in docs/kubernetes.md, in a cluster of two nodes: 12 minutes

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/vmgrace/vmgrace/internal/controller"
+	"github.com/vmgrace/vmgrace/internal/cluster"
 )
 
 var version = "dev"
@@ -31,7 +31,7 @@ func main() {
 }
 
 func run(args []string) int {
-	o, err := controller.Parse(args, os.Stdout)
+	o, err := cluster.Parse(args, os.Stdout)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 		return 0

@@ -4,8 +4,8 @@ package main
 import (
 	"os"
 
-	"github.com/vmgrace/vmgrace/internal/cli"
-	"github.com/vmgrace/vmgrace/internal/vmdrain"
+	"github.com/vmgrace/vmgrace/internal/plugin"
+	"github.com/vmgrace/vmgrace/internal/plugin/drain"
 )
 
 var version = "dev"
@@ -13,5 +13,5 @@ var version = "dev"
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
-	return cli.Run("kubectl vmdrain", vmdrain.NewCommand("kubectl vmdrain", version, cli.Standard().Output), args, os.Exit)
+	return plugin.Run("kubectl vmdrain", drain.NewCommand("kubectl vmdrain", version, plugin.Standard().Output), args, os.Exit)
 }

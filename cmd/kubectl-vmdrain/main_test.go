@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/vmgrace/vmgrace/internal/cli"
+	"github.com/vmgrace/vmgrace/internal/plugin"
 )
 
 func TestExitStatus(t *testing.T) {
@@ -12,8 +12,8 @@ func TestExitStatus(t *testing.T) {
 		want int
 	}{
 		{[]string{"--help"}, 0}, {[]string{"--version"}, 0},
-		{[]string{}, cli.ExitUsage}, {[]string{"--no-such-flag"}, cli.ExitUsage}, {[]string{"n", "-o", "yaml"}, cli.ExitUsage},
-		{[]string{"n", "--kubeconfig=/nonexistent"}, cli.ExitFailure},
+		{[]string{}, plugin.ExitUsage}, {[]string{"--no-such-flag"}, plugin.ExitUsage}, {[]string{"n", "-o", "yaml"}, plugin.ExitUsage},
+		{[]string{"n", "--kubeconfig=/nonexistent"}, plugin.ExitFailure},
 	} {
 		if got := run(c.args); got != c.want {
 			t.Errorf("%q: exit status %d, want %d", c.args, got, c.want)

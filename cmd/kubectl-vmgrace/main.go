@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/vmgrace/vmgrace/internal/cli"
+	"github.com/vmgrace/vmgrace/internal/plugin"
 )
 
 var version = "dev"
@@ -13,5 +13,5 @@ var version = "dev"
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
-	return cli.Run("kubectl vmgrace", cli.NewCommand(version, cli.Standard()), args, os.Exit)
+	return plugin.Run("kubectl vmgrace", plugin.NewCommand(version, plugin.Standard()), args, os.Exit)
 }

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/vmgrace/vmgrace/internal/cli"
+	"github.com/vmgrace/vmgrace/internal/plugin"
 )
 
 func TestExitStatus(t *testing.T) {
@@ -12,8 +12,8 @@ func TestExitStatus(t *testing.T) {
 		want int
 	}{
 		{[]string{}, 0}, {[]string{"--help"}, 0}, {[]string{"--version"}, 0}, {[]string{"status", "--help"}, 0}, {[]string{"help", "migrate"}, 0},
-		{[]string{"start"}, cli.ExitUsage}, {[]string{"drain"}, cli.ExitUsage}, {[]string{"extend", "vm", "--grace=90s"}, cli.ExitUsage},
-		{[]string{"status", "--kubeconfig=/nonexistent"}, cli.ExitFailure},
+		{[]string{"start"}, plugin.ExitUsage}, {[]string{"drain"}, plugin.ExitUsage}, {[]string{"extend", "vm", "--grace=90s"}, plugin.ExitUsage},
+		{[]string{"status", "--kubeconfig=/nonexistent"}, plugin.ExitFailure},
 	} {
 		if got := run(c.args); got != c.want {
 			t.Errorf("%q: exit status %d, want %d", c.args, got, c.want)

@@ -11,7 +11,7 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/logwriter"
+	"github.com/vmgrace/vmgrace/internal/logs/writer"
 	"github.com/vmgrace/vmgrace/internal/shim"
 )
 
@@ -29,7 +29,7 @@ func main() {
 }
 
 func run(caught shim.Signals) int {
-	stderr := logwriter.New(os.Stderr)
+	stderr := writer.New(os.Stderr)
 	defer stderr.Close(flush)
 	config, err := shim.ParseConfig(os.Args[1:], os.Getenv)
 	switch {

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/vmgrace/vmgrace/internal/logwriter"
-	"github.com/vmgrace/vmgrace/internal/nodeagent"
+	"github.com/vmgrace/vmgrace/internal/logs/writer"
+	"github.com/vmgrace/vmgrace/internal/node"
 )
 
 var version = "dev"
@@ -42,9 +42,9 @@ func run(args []string) int {
 	defer stop()
 	// Catch and ignore SIGPIPE: a log without a reader must not end the agent.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	stderr := logwriter.New(os.Stderr)
+	stderr := writer.New(os.Stderr)
 	defer stderr.Close(flush)
-	var usage *nodeagent.UsageError
+	var usage *node.UsageError
 	err := command(ctx, args, stderr)
 	switch {
 	case err == nil || errors.Is(err, pflag.ErrHelp):
@@ -58,11 +58,11 @@ func run(args []string) int {
 	}
 }
 
-func command(ctx context.Context, args []string, stderr *logwriter.Writer) error {
+func command(ctx context.Context, args []string, stderr *writer.Writer) error {
 	if len(args) > 0 && args[0] == "status" {
-		return nodeagent.Status(args[1:], os.Stdout, os.Stderr)
+		return node.Status(args[1:], os.Stdout, os.Stderr)
 	}
-	o, err := nodeagent.Parse(args, os.Stdout)
+	o, err := node.Parse(args, os.Stdout)
 	if err != nil {
 		return err
 	}

@@ -239,8 +239,8 @@ func TestTheSchemaHasTheFieldsOfTheSettings(t *testing.T) {
 // TestTheSchemaNamesFlagsThatExist reads the programs' sources: their packages need cgo.
 func TestTheSchemaNamesFlagsThatExist(t *testing.T) {
 	for part, files := range map[string][]string{
-		"agent":      {"internal/nodeagent/options.go", "internal/nodeagent/migrationoptions.go"},
-		"controller": {"internal/controller/options.go"},
+		"agent":      {"internal/node/options.go", "internal/node/migrationoptions.go"},
+		"controller": {"internal/cluster/options.go"},
 	} {
 		source := ""
 		for _, file := range files {

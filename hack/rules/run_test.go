@@ -17,10 +17,10 @@ import (
 	"github.com/prometheus/prometheus/model/textparse"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/agent"
-	controller "github.com/vmgrace/vmgrace/internal/controller/metrics"
-	"github.com/vmgrace/vmgrace/internal/evacuation"
-	node "github.com/vmgrace/vmgrace/internal/metrics"
+	controller "github.com/vmgrace/vmgrace/internal/cluster/metrics"
+	"github.com/vmgrace/vmgrace/internal/node/agent"
+	node "github.com/vmgrace/vmgrace/internal/node/metrics"
+	"github.com/vmgrace/vmgrace/internal/rules/evacuation"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 

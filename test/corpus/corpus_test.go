@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/internal/node/migrate/tunnel"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 

@@ -14,14 +14,14 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/vmgrace/vmgrace/internal/controller"
+	"github.com/vmgrace/vmgrace/internal/cluster"
 )
 
-func deployment(t *testing.T, dir string) (appsv1.Deployment, corev1.Container, *controller.Options) {
+func deployment(t *testing.T, dir string) (appsv1.Deployment, corev1.Container, *cluster.Options) {
 	t.Helper()
 	d := object[appsv1.Deployment](t, render(t, dir), "Deployment")
 	c := d.Spec.Template.Spec.Containers[0]
-	o, err := controller.Parse(c.Args, io.Discard)
+	o, err := cluster.Parse(c.Args, io.Discard)
 	if err != nil {
 		t.Fatalf("cluster-controller refuses the arguments of its Deployment: %v", err)
 	}

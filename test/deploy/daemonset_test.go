@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"github.com/vmgrace/vmgrace/internal/nodeagent"
+	"github.com/vmgrace/vmgrace/internal/node"
 )
 
 func daemonSet(t *testing.T, dir string) (appsv1.DaemonSet, corev1.PodSpec, corev1.Container) {
@@ -26,7 +26,7 @@ func daemonSet(t *testing.T, dir string) (appsv1.DaemonSet, corev1.PodSpec, core
 }
 
 // options parses the shipped flags with the agent's own parser.
-func options(t *testing.T, c corev1.Container) *nodeagent.Options {
+func options(t *testing.T, c corev1.Container) *node.Options {
 	t.Helper()
 	var args []string
 	for _, arg := range c.Args {
@@ -37,7 +37,7 @@ func options(t *testing.T, c corev1.Container) *nodeagent.Options {
 			t.Setenv("NODE_NAME", "a-node")
 		}
 	}
-	o, err := nodeagent.Parse(args, io.Discard)
+	o, err := node.Parse(args, io.Discard)
 	if err != nil {
 		t.Fatalf("the agent refuses the arguments of its DaemonSet: %v", err)
 	}

@@ -88,7 +88,7 @@ func sources(t *testing.T, dir string) string {
 
 func TestAlertsAskForMetricsThatExist(t *testing.T) {
 	source := ""
-	for _, dir := range []string{"internal/metrics", "internal/controller"} {
+	for _, dir := range []string{"internal/node/metrics", "internal/cluster"} {
 		source += sources(t, dir)
 	}
 	metric := regexp.MustCompile(`vmgrace_[a-z_]+`)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/migration"
+	"github.com/vmgrace/vmgrace/internal/rules/migration"
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
 )

@@ -9,7 +9,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// Sender and Hypervisor are what a live migration needs of a host: see internal/transfer.
+// Sender and Hypervisor are what a live migration needs of a host: see internal/node/migrate.
 type Sender interface {
 	Migrate(ctx context.Context, o hypervisor.Outgoing) error
 	Progress(ctx context.Context, name string, i grace.Instance) (hypervisor.Progress, error)

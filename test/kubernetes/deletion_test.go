@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/podstatus"
+	"github.com/vmgrace/vmgrace/api/launcherpod/status"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -68,8 +68,8 @@ func (v vm) showed(cause string, deadline time.Time) {
 	v.w.Helper()
 	shown := v.w.api.Kubectl(v.w, "get", "pod", "launcher-"+v.Name, "-o", `jsonpath={.status.conditions[?(@.type=="ShuttingDown")].reason} {.status.conditions[?(@.type=="ShuttingDown")].message}`)
 	reason, message, _ := strings.Cut(shown, " ")
-	s, ok := podstatus.Parse(reason, message)
-	if !ok || s.Cause != cause || s.Phase != podstatus.ShuttingDown || s.Deadline.Sub(deadline).Abs() > 3*time.Second {
+	s, ok := status.Parse(reason, message)
+	if !ok || s.Cause != cause || s.Phase != status.ShuttingDown || s.Deadline.Sub(deadline).Abs() > 3*time.Second {
 		v.w.Errorf("the launcher pod shows %q, want cause %s and a deadline about %v", shown, cause, deadline.UTC())
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
-	"github.com/vmgrace/vmgrace/internal/migration"
+	"github.com/vmgrace/vmgrace/internal/rules/migration"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 

@@ -153,7 +153,7 @@ func TestEachCauseAndOutcomeIsInTheDocuments(t *testing.T) {
 	}
 	found := 0
 	for _, s := range sources(t) {
-		if s.test() || !slices.Contains([]string{"pkg/grace", "internal/evacuation"}, s.pkg.short()) {
+		if s.test() || !slices.Contains([]string{"pkg/grace", "internal/rules/evacuation"}, s.pkg.short()) {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {

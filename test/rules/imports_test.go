@@ -57,12 +57,12 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 	homes := map[string][]string{
 		"github.com/fsnotify/fsnotify":   {"pkg/signals/watch", "internal/shim"},
 		"libvirt.org/go/libvirt":         {"pkg/hypervisor/libvirt"},
-		"github.com/prometheus":          {"internal/metrics", "internal/controller"},
-		"k8s.io":                         {"internal/kube", "internal/controller", "internal/vmdrain", "internal/cli", "api", "test/objects", "test/rig", "test/kubevirt"},
-		"sigs.k8s.io/controller-runtime": {"internal/controller", "internal/vmdrain", "internal/cli", "test/rig", "test/kubevirt"},
-		"github.com/open-policy-agent":   {"internal/controller/webhookcerts"},
-		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/shim", "internal/controller", "internal/vmdrain", "internal/cli"},
-		"github.com/spf13/cobra":         {"internal/vmdrain", "internal/cli"},
+		"github.com/prometheus":          {"internal/node/metrics", "internal/cluster"},
+		"k8s.io":                         {"internal/node/kube", "internal/cluster", "internal/plugin", "api", "test/objects", "test/rig", "test/kubevirt"},
+		"sigs.k8s.io/controller-runtime": {"internal/cluster", "internal/plugin", "test/rig", "test/kubevirt"},
+		"github.com/open-policy-agent":   {"internal/cluster/webhookcerts"},
+		"github.com/spf13/pflag":         {"cmd", "internal/node", "internal/shim", "internal/cluster", "internal/plugin"},
+		"github.com/spf13/cobra":         {"internal/plugin"},
 		module + "/test/node":            {"test"},
 		"github.com/vmgrace/vmgrace/cmd": nil, // no package may
 	}
@@ -78,20 +78,46 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 	}
 }
 
-// Given the packages of the node's programs and of the cluster-controller, then they share
-// only pure packages and the API's types. Otherwise a change for one side could break the
-// other.
-func TestNodeSideAndClusterSideShareOnlyPurePackages(t *testing.T) {
-	shared := []string{"api", "internal/evacuation", "internal/migration", "internal/oneline", "pkg/grace", "internal/logs"}
-	cluster := list(t, "-deps", "./cmd/cluster-controller")
-	node := list(t, "-deps", "./cmd/node-agent", "./cmd/launcher-shim")
-	for _, p := range cluster {
-		both := slices.ContainsFunc(node, func(n pkg) bool { return n.ImportPath == p.ImportPath })
-		if !both || !below(p.ImportPath, module) {
-			continue
+// Given the folders of the programs, then none knows another: what two of them share are the
+// rules, the API's types, and pure packages. Otherwise a change for one side could break the other.
+func TestEachFolderKnowsOnlyWhatItMay(t *testing.T) {
+	may := map[string][]string{
+		"cmd":              {"internal"},
+		"internal/node":    {"internal/logs", "internal/rules", "api", "pkg"},
+		"internal/shim":    {"api", "pkg"},
+		"internal/cluster": {"internal/logs", "internal/rules", "api", "pkg/grace"},
+		"internal/plugin":  {"internal/rules", "api"},
+		"internal/rules":   {"api"},
+		"internal/logs":    nil,
+		"api":              nil,
+		"pkg":              {"api/launcherpod"}, // names
+	}
+	for _, p := range list(t, "./cmd/...", "./internal/...", "./api/...", "./pkg/...") {
+		home, known := "", false
+		for folder := range may {
+			if below(p.short(), folder) {
+				home, known = folder, true
+			}
 		}
-		if !slices.ContainsFunc(shared, func(s string) bool { return below(p.short(), s) }) {
-			t.Errorf("%s is in both cluster-controller and the node's programs; only %v may be", p.short(), shared)
+		if !known {
+			t.Errorf("%s is in none of the folders that docs/architecture.md draws", p.short())
+		}
+		for _, path := range p.Imports {
+			short, ours := strings.CutPrefix(path, module+"/")
+			if ours && !below(short, home) && !slices.ContainsFunc(may[home], func(m string) bool { return below(short, m) }) {
+				t.Errorf("%s imports %s; %s may import %q", p.short(), short, home, may[home])
+			}
+		}
+	}
+}
+
+// Given the programs of the node, then of the rules they have only these. The node's agent does
+// not decide for the cluster.
+func TestTheNodesProgramsHaveFewOfTheRules(t *testing.T) {
+	shared := []string{"internal/rules/evacuation", "internal/rules/migration", "internal/rules/oneline"}
+	for _, p := range list(t, "-deps", "./cmd/node-agent", "./cmd/launcher-shim") {
+		if below(p.short(), "internal/rules") && !slices.Contains(shared, p.short()) {
+			t.Errorf("the node's programs contain %s; of the rules they may have %v", p.short(), shared)
 		}
 	}
 }
@@ -106,22 +132,12 @@ func TestTheAPITypesNeedNoCoreAPI(t *testing.T) {
 	}
 }
 
-func TestNothingInPkgKnowsInternal(t *testing.T) {
-	for _, p := range list(t, "./pkg/...") {
-		for _, path := range p.Imports {
-			if below(path, module+"/internal") || below(path, module+"/cmd") || below(path, module+"/test") {
-				t.Errorf("%s imports %s: internal stands above pkg", p.short(), path)
-			}
-		}
-	}
-}
-
 // Given the packages that decide for the cluster, then they import nothing that does I/O.
 // KubeVirt's types are allowed, because the rules are about them. They bring metadata
 // along.
 func TestTheRulesOfTheClusterDoNoIO(t *testing.T) {
-	allowed := []string{"cmp", "crypto/sha256", "encoding/hex", "errors", "fmt", "maps", "math", "path", "slices", "strconv", "strings", "time", module + "/api/kubevirt", module + "/api/v1alpha1", module + "/internal/oneline", module + "/internal/migration"}
-	for _, p := range list(t, "./internal/evacuation", "./internal/migration", "./internal/drain", "./internal/launcher", "./internal/replacement", "./internal/podstatus") {
+	allowed := []string{"cmp", "crypto/sha256", "encoding/hex", "errors", "fmt", "maps", "math", "path", "slices", "strconv", "strings", "time", module + "/api/kubevirt", module + "/api/v1alpha1", module + "/internal/rules/oneline", module + "/internal/rules/migration"}
+	for _, p := range list(t, "./internal/rules/...", "./api/launcherpod/status") {
 		for _, path := range p.Imports {
 			if !slices.Contains(allowed, path) {
 				t.Errorf("%s imports %s; it may import %v", p.short(), path, allowed)
@@ -146,12 +162,12 @@ func TestTheCoreDoesNoIO(t *testing.T) {
 // own. The controllers share small packages, but do not know each other.
 func TestNeitherTheLoopNorAControllerImportsAnother(t *testing.T) {
 	imports := map[string][]string{
-		"internal/agent": {"internal/deadline", "internal/logs", "pkg/grace", "pkg/hypervisor", "pkg/process", "pkg/signals", "pkg/signals/watch"},
+		"internal/node/agent": {"internal/node/deadline", "internal/logs", "pkg/grace", "pkg/hypervisor", "pkg/process", "pkg/signals", "pkg/signals/watch"},
 	}
 	for _, controller := range []string{"budget", "disruption", "evacuation", "eviction", "launcher", "migration", "nodecerts", "sweep", "taints", "webhookcerts"} {
-		imports["internal/controller/"+controller] = []string{
-			"api/kubevirt", "api/launcherpod", "api/v1alpha1", "internal/evacuation", "internal/oneline", "internal/migration", "internal/launcher", "internal/replacement",
-			"internal/controller/index", "internal/controller/move", "internal/controller/metrics", "internal/controller/patch", "internal/controller/retry", "internal/controller/settings",
+		imports["internal/cluster/"+controller] = []string{
+			"api/kubevirt", "api/launcherpod", "api/v1alpha1", "internal/rules/evacuation", "internal/rules/oneline", "internal/rules/migration", "internal/rules/launcher", "internal/rules/taints",
+			"internal/cluster/index", "internal/cluster/move", "internal/cluster/metrics", "internal/cluster/patch", "internal/cluster/retry", "internal/cluster/settings",
 		}
 	}
 	for importer, allowed := range imports {
@@ -167,7 +183,7 @@ func TestTheBinariesStaySmall(t *testing.T) {
 	for name, forbidden := range map[string][]string{
 		"launcher-shim": {
 			"libvirt.org/go/libvirt", "github.com/prometheus", "k8s.io",
-			"net/http", module + "/pkg/hypervisor", module + "/pkg/gracecache", module + "/internal/agent",
+			"net/http", module + "/pkg/hypervisor", module + "/pkg/gracecache", module + "/internal/node/agent",
 		},
 		"node-agent": {"k8s.io/api"}, // its init functions alone load all of it
 	} {

@@ -93,7 +93,7 @@ func TestInterfacesAreSmall(t *testing.T) {
 func TestTheCoreReadsNoClock(t *testing.T) {
 	clock := []string{"Now", "Since", "Until", "After", "AfterFunc", "Sleep", "NewTimer", "NewTicker", "Tick"}
 	for _, s := range sources(t) {
-		if !slices.Contains([]string{"pkg/grace", "internal/evacuation", "internal/migration", "internal/drain", "internal/replacement", "internal/podstatus"}, s.pkg.short()) || s.test() {
+		if !below(s.pkg.short(), "pkg/grace") && !below(s.pkg.short(), "internal/rules") && s.pkg.short() != "api/launcherpod/status" || s.test() {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -115,7 +115,7 @@ func TestTheCoreReadsNoClock(t *testing.T) {
 // counted would kill a guest too early or too late.
 func TestTheWallClockDecidesNothing(t *testing.T) {
 	allowed := []string{
-		"internal/nodeagent/clock.go",       // agent.Clock itself
+		"internal/node/clock.go",            // agent.Clock itself
 		"internal/shim/shim.go",             // the trigger's time, which no code uses
 		"internal/shim/process.go",          // the age of a file
 		"internal/shim/ask.go",              // how long a request may take
@@ -128,16 +128,16 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		"test/drivertest/drivertest.go",
 		// These bound connections and the lives of certificates, and measure migrations.
 		// Nothing that happens to a guest depends on them.
-		"internal/transfer/identity.go", "internal/transfer/link.go", "internal/transfer/side.go",
-		"internal/transfer/source.go", "internal/transfer/sending.go", "internal/transfer/target.go",
-		"internal/transfer/launcher.go", "internal/transfer/relay.go", "internal/transfer/messages.go", "internal/transfer/refusals.go", "internal/transfer/uuid.go",
-		"internal/kube/migrations.go", // the time of a phase, for people
-		"internal/kube/migratable.go", // the times of a condition, for people
-		"internal/kube/shutdown.go",   // likewise
+		"internal/node/migrate/identity.go", "internal/node/migrate/link.go", "internal/node/migrate/side.go",
+		"internal/node/migrate/source.go", "internal/node/migrate/sending.go", "internal/node/migrate/target.go",
+		"internal/node/migrate/launcher.go", "internal/node/migrate/relay.go", "internal/node/migrate/messages.go", "internal/node/migrate/refusals.go", "internal/node/migrate/uuid.go",
+		"internal/node/kube/migrations.go", // the time of a phase, for people
+		"internal/node/kube/migratable.go", // the times of a condition, for people
+		"internal/node/kube/shutdown.go",   // likewise
 	}
 	for _, s := range sources(t) {
 		// The API server's times are wall clock times, so these packages use it.
-		if s.test() || strings.HasPrefix(s.path, "test/") || strings.HasPrefix(s.path, "internal/controller/") || strings.HasPrefix(s.path, "internal/vmdrain/") || strings.HasPrefix(s.path, "internal/cli/") || slices.Contains(allowed, s.path) {
+		if s.test() || strings.HasPrefix(s.path, "test/") || strings.HasPrefix(s.path, "internal/cluster/") || strings.HasPrefix(s.path, "internal/plugin/") || slices.Contains(allowed, s.path) {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -174,9 +174,9 @@ func TestLogLinesAreWrittenByOnePackage(t *testing.T) {
 func TestNoGlobalState(t *testing.T) {
 	tables := []string{
 		"cmd/node-agent.version", "cmd/launcher-shim.version", "cmd/cluster-controller.version", "cmd/kubectl-vmgrace.version", "cmd/kubectl-vmdrain.version", // set by the linker
-		"internal/evacuation.verdicts", "internal/evacuation.gates", "internal/evacuation.fields", "internal/evacuation.disruptionRules", "internal/evacuation.budgetRules", "internal/evacuation.evacuationRules", "internal/evacuation.cancelRules", "internal/evacuation.staleRules",
-		"internal/migration.controllerRules", "internal/migration.sourceRules", "internal/migration.targetRules", "internal/migration.runTimeKeys", "internal/migration.networks",
-		"pkg/grace.rules", "pkg/grace.background", "internal/agent.actions", "pkg/grace.sources",
+		"internal/rules/evacuation.verdicts", "internal/rules/evacuation.gates", "internal/rules/evacuation.fields", "internal/rules/evacuation.disruptionRules", "internal/rules/evacuation.budgetRules", "internal/rules/evacuation.evacuationRules", "internal/rules/evacuation.cancelRules", "internal/rules/evacuation.staleRules",
+		"internal/rules/migration.controllerRules", "internal/rules/migration.sourceRules", "internal/rules/migration.targetRules", "internal/rules/migration.runTimeKeys", "internal/rules/migration.networks",
+		"pkg/grace.rules", "pkg/grace.background", "internal/node/agent.actions", "pkg/grace.sources",
 		"test/cluster.configs", "test/kubevirt.launcher", // embedded files
 		"pkg/hypervisor/libvirt.loop", // libvirt has one event loop for each process
 	}

@@ -29,7 +29,7 @@ const testTimeout = 30 * time.Second
 const program = "github.com/vmgrace/vmgrace/cmd/launcher-shim"
 
 // sources are the project's packages that the shim links.
-var sources = []string{"api/launcherpod", "cmd/launcher-shim", "internal/shim", "internal/logwriter", "pkg/grace", "pkg/process", "pkg/signals"}
+var sources = []string{"api/launcherpod", "cmd/launcher-shim", "internal/shim", "internal/logs/writer", "pkg/grace", "pkg/process", "pkg/signals"}
 
 // binary is the shim as it is released. TestMain builds it once.
 var binary string

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vmgrace/vmgrace/internal/migratable"
-	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/internal/node/migratable"
+	"github.com/vmgrace/vmgrace/internal/node/migrate/tunnel"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/test/node"
 )

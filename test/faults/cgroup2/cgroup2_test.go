@@ -19,8 +19,8 @@ import (
 
 // tests are those that run in the guest: a package, and which of its tests.
 var tests = []struct{ name, pkg, run string }{
-	{"deadline", "internal/deadline", "^(TestOnlyTheDeadlineThreadIsARealTimeOne|TestTheThreadHasPriorityInAContainersCgroup|TestManyDeadlines.*)$"},
-	{"reboot", "internal/reboot", "^TestALaunchersProcessesAreFoundBelowItsPodsCgroup$"},
+	{"deadline", "internal/node/deadline", "^(TestOnlyTheDeadlineThreadIsARealTimeOne|TestTheThreadHasPriorityInAContainersCgroup|TestManyDeadlines.*)$"},
+	{"reboot", "internal/node/besidekubevirt/reboot", "^TestALaunchersProcessesAreFoundBelowItsPodsCgroup$"},
 	{"inpod", "pkg/hypervisor/inpod", "^Test(AVMIsFoundInTheCgroupOfItsPodAlone|APIDIsThatOfTheShimsNamespace|ATruthAfterManyLies.*|AProcess.*|APIDThatWasReused.*|AVMProcessIsTheOneThatWasStarted|ALauncher.*)$"},
 	{"agent", "test/faults/cgroup2/inside", "."},
 }

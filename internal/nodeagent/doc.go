@@ -1,3 +1,0 @@
-// Package nodeagent is the node-agent program: flags, wiring, and the status
-// command. It decides nothing.
-package nodeagent
