@@ -64,12 +64,15 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	return fate, err
 }
 
-// where returns the fate of a VMI that is there: whether it is on another node.
+// where returns the fate of a VMI that is there: whether it is on another node. A file that is
+// applied again may state a former node, so a label alone moves no VM of ours. KubeVirt writes the
+// label itself, and before the status.
 func (s *Source) where(vmi *object) grace.Fate {
 	var status kubevirt.VirtualMachineInstanceStatus
 	_ = json.Unmarshal(vmi.Status, &status) // unreadable JSON counts as empty
+	ours := s.moves == nil
 	switch label := vmi.Labels[kubevirt.NodeNameLabel]; {
-	case label == "", label == s.node, status.NodeName == s.node: // a file that is applied again may state a former node
+	case label == "", label == s.node, ours && status.NodeName == s.node:
 		return grace.FateHere
 	case slices.Contains(status.FencedNodes, s.node):
 		return grace.FateFenced

@@ -228,4 +228,8 @@ func TestALabelOfAFormerNodeMovesNoVM(t *testing.T) {
 			t.Errorf("%s, %s: %q, want %q", c.label, c.status, got, c.want)
 		}
 	}
+	kubeVirts := &object{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{kubevirt.NodeNameLabel: "other"}}, Status: json.RawMessage(`{"nodeName":"n"}`)}
+	if got := (&Source{node: "n", moves: func(string, string) {}}).where(kubeVirts); got != grace.FateMoved {
+		t.Errorf("KubeVirt's own label, which goes before the status: %q", got)
+	}
 }
