@@ -197,20 +197,6 @@ func TestBudgets(t *testing.T) {
 		end(t, p)
 		r.ends(0)
 	})
-	t.Run("one that its controller has not seen yet", func(t *testing.T) {
-		on := newNode(t)
-		p := newPod(t, on, "p", nil)
-		b := budget(t, on, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
-		b.Spec.MinAvailable = new(intstr.FromInt32(0))
-		kit.Must(t, shared.Update(t.Context(), b)) // answered 429 with Retry-After: 10
-		r := begin(t, on)
-		eventually(t, "it waits for the budget", func() bool { return strings.Contains(r.Log(), p.Name+": Blocked: waits for") })
-		b.Status.ObservedGeneration, b.Status.DesiredHealthy, b.Status.DisruptionsAllowed = b.Generation, 0, 1
-		kit.Must(t, shared.Status().Update(t.Context(), b))
-		terminating(t, p)
-		end(t, p)
-		r.ends(0)
-	})
 	t.Run("one that never does, beside a pod that goes", func(t *testing.T) {
 		on := newNode(t)
 		stays, goes := newPod(t, on, "stays", nil), newPod(t, on, "goes", nil)
@@ -221,18 +207,6 @@ func TestBudgets(t *testing.T) {
 		r.ends(1)
 		if want := stays.Name + ": Failed: PodDisruptionBudget default/" + on + " keeps 1 of 1"; !strings.Contains(r.Log(), want) || isTerminating(t, stays) {
 			t.Errorf("it does not say %q:\n%s", want, r.Log())
-		}
-	})
-	t.Run("several on one pod", func(t *testing.T) {
-		on := newNode(t)
-		p := newPod(t, on, "p", nil)
-		free := policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 3, CurrentHealthy: 3, DisruptionsAllowed: 2}
-		budget(t, on+"-1", p, free)
-		budget(t, on+"-2", p, free)
-		r := begin(t, on)
-		r.ends(1)
-		if !strings.Contains(r.Log(), on+"-1, PodDisruptionBudget default/"+on+"-2") {
-			t.Errorf("it does not name both:\n%s", r.Log())
 		}
 	})
 }

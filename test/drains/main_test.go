@@ -1,8 +1,7 @@
 //go:build !unit
 
-// Package drains tests kubectl-vmdrain and kubectl-vmgrace against a real API server. No kubelet runs, and of
-// the controller manager only the attach-detach controller, for some tests: the tests end
-// pods, attach volumes and move VMs in their place.
+// Package drains tests kubectl-vmdrain and kubectl-vmgrace against a real API server. No kubelet and no
+// controller manager runs: the tests end pods, attach volumes and move VMs in their place.
 package drains
 
 import (
@@ -35,21 +34,11 @@ var shared struct {
 	audit   string // the audit log: the API server's requests, one a line
 }
 
-// atEnd holds the functions that TestMain calls when all tests have ended.
-var atEnd []func()
-
 func TestMain(m *testing.M) {
 	const all = `"omitStages":["ResponseStarted","ResponseComplete","Panic"],"rules":[{"level":"Metadata"}]`
 	os.Exit(rig.Audited(all, func(file string, flags ...string) int {
 		shared.audit = file
-		return cluster.Main(func(a *cluster.API) int {
-			defer func() {
-				for _, f := range atEnd {
-					f()
-				}
-			}()
-			return rig.Main(m, a, start)
-		}, flags...)
+		return cluster.Main(func(a *cluster.API) int { return rig.Main(m, a, start) }, flags...)
 	}))
 }
 

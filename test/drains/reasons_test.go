@@ -15,22 +15,6 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// Given a VM whose pod two budgets select, so that the API server answers each eviction
-// with 500. When the node is drained, then vmdrain follows the VM's migration to its end.
-// Otherwise the drain would end with an error while the VM moves.
-func TestAVMWithTwoBudgetsIsFollowedToo(t *testing.T) {
-	on := newNode(t)
-	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
-	budget(t, on+"-users-own", p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
-	r := begin(t, on)
-	r.says(p.Name + ": Moving")
-	m := moving{p, migration(t, v, on)}
-	m.runs(t, 42)
-	r.says(p.Name + ": Moving: migration Running, 42 %")
-	end(t, m.pod)
-	r.ends(0)
-}
-
 // notComputed gives a budget the status of one whose pods have a controller without a scale
 // subresource.
 func notComputed(t *testing.T, b *policyv1.PodDisruptionBudget) {
@@ -143,17 +127,6 @@ func TestAFinishedVMsPodGoesWithItsBudget(t *testing.T) {
 	terminating(t, p)
 	end(t, p)
 	r.ends(0)
-}
-
-func TestAPodThatDoesNotEndIsNamedAndTheOthersGo(t *testing.T) {
-	on := newNode(t)
-	stays, goes := newPod(t, on, "stays", nil), newPod(t, on, "goes", nil)
-	r := begin(t, on, "--pod-timeout=6s")
-	terminating(t, stays)
-	terminating(t, goes)
-	end(t, goes)
-	r.ends(1)
-	r.said(stays.Name+": Failed: it still terminates after 6s", goes.Name+": Drained", "pods left: 1\n")
 }
 
 func TestPodsAreDeletedAfterRefusedEvictions(t *testing.T) {

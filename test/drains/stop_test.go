@@ -142,23 +142,6 @@ func migration(t *testing.T, v *kubevirt.VirtualMachineInstance, on string) *kub
 	return m
 }
 
-func TestAVMThatMovesIsFollowedToItsEnd(t *testing.T) {
-	on := newNode(t)
-	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
-	r := begin(t, on)
-	r.says(p.Name + ": Moving")
-	m := moving{p, migration(t, v, on)}
-	m.runs(t, 42)
-	r.says(p.Name + ": Moving: migration Running, 42 %, 300 MiB left")
-	if isTerminating(t, p) {
-		t.Fatal("the VM is stopped")
-	}
-	begun := time.Now()
-	end(t, m.pod)
-	r.ends(0)
-	t.Logf("it ended %v after the pod", time.Since(begun))
-}
-
 // moving is the launcher pod of a VM that moves, and the VM's migration.
 type moving struct {
 	pod *corev1.Pod
@@ -170,16 +153,6 @@ func (m *moving) runs(t *testing.T, percent int) {
 	m.m.Status = kubevirt.VirtualMachineInstanceMigrationStatus{Phase: kubevirt.MigrationRunning,
 		MigrationState: &kubevirt.MigrationState{Progress: &kubevirt.MigrationProgress{Percent: int64(percent), RemainingMiB: 300}}}
 	kit.Must(t, shared.Status().Update(t.Context(), m.m))
-}
-
-func TestAVMThatWillNotBeMovedIsNamedWithTheReason(t *testing.T) {
-	on := newNode(t)
-	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
-	v.Status.Conditions = []kubevirt.Condition{{Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue, Reason: "NotMigratable", Message: "it has a host device"}}
-	kit.Must(t, shared.Status().Update(t.Context(), v))
-	r := begin(t, on)
-	r.ends(1)
-	r.said(p.Name + ": Failed: VMI default/" + v.Name + " cannot be moved: it has a host device")
 }
 
 func TestCancelTakesTheMarksBack(t *testing.T) {

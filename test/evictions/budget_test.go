@@ -9,10 +9,8 @@ import (
 
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // Given a marked VM without a budget that protects it. When its launcher pod is evicted
@@ -62,58 +60,6 @@ func (a answer) marks(v *vm) bool {
 
 // podStatus merges JSON into the status of the launcher pod.
 func (v *vm) podStatus(status string) { v.Helper(); v.SetStatus(v.launcherPod(), status) }
-
-// Given a launcher pod that two budgets select. When the pod is evicted, then the webhook
-// answers as for a VM that it marks, until the second budget is gone. Otherwise the API
-// server would answer 500, and kubectl drain would end with an error while the VM moves.
-func TestAMarkedVMWithTwoBudgetsIsAnsweredAsOthers(t *testing.T) {
-	replicas(t, 2)
-	for name, selector := range map[string]*metav1.LabelSelector{
-		"a label": {MatchLabels: map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp}},
-		"an expression": {MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: kubevirt.CreatedByLabel, Operator: metav1.LabelSelectorOpExists},
-		}},
-		"everything": {},
-	} {
-		t.Run(name, func(t *testing.T) {
-			v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-			v.budget()
-			users := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "users-own"},
-				Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: selector}}
-			v.Make(users, "")
-			if a := v.evict(); !a.marks(v) {
-				t.Errorf("first: %+v", a)
-			}
-			kit.Eventually(t, "both replicas know the second budget", func() bool {
-				first, second := v.evict(), v.evict()
-				return first.marks(v) && second.marks(v)
-			})
-			kit.Must(t, shared.Delete(t.Context(), users))
-			kit.Eventually(t, "the VM's own budget answers", func() bool { return strings.Contains(v.evict().text, byBudget) })
-		})
-	}
-}
-
-// Given a VM that has moved, and the launcher pod that its guest has left, which the VM's own and
-// a user's budget select. When the pod is evicted, then the webhook answers 429, until the pod has
-// ended. Otherwise the API server would answer 500, and kubectl drain would end with an error.
-func TestThePodThatAGuestHasLeftIsNotAnswered500(t *testing.T) {
-	replicas(t, 2)
-	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-	v.budget()
-	v.Make(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "users-own"},
-		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{kubevirt.CreatedByLabel: v.uid}}}}, "")
-	v.status(`{"nodeName":"node-b","migrationState":{"sourceNode":"node-a","sourcePod":"` + v.launcher() + `","targetNode":"node-b"}}`)
-	for range 4 { // so both replicas are asked
-		if a := v.evict(); a.code != 429 || !strings.HasSuffix(a.text, "VMI default/"+v.name+" has moved to node node-b: this pod ends by itself") {
-			t.Fatalf("%+v", a)
-		}
-	}
-	v.podStatus(`{"phase":"Succeeded"}`)
-	if a := v.evict(); a.code != 0 {
-		t.Errorf("the pod has ended: %+v", a)
-	}
-}
 
 // Given a VM that has just started, so that nobody knows yet whether it is live-migratable.
 // When its launcher pod is evicted, then the eviction is refused and the VM is not marked.

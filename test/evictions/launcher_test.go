@@ -4,7 +4,6 @@ package evictions
 
 import (
 	"crypto/tls"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -14,44 +13,6 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/rig"
 )
-
-func TestALauncherPodOutlivesItsVMsGracePeriod(t *testing.T) {
-	replicas(t, 1)
-	const century = 100 * 365 * 24 * 3600
-	for name, c := range map[string]struct {
-		vm   *int64
-		want int64
-	}{
-		"stated": {new(int64(180)), 210}, "default": {nil, 60}, "zero": {new(int64(0)), 30},
-		"negative": {new(int64(-5)), 60}, "huge": {new(int64(math.MaxInt64)), century}, "shorter than the pod's": {new(int64(0)), 30},
-	} {
-		t.Run(name, func(t *testing.T) {
-			v := newVM(t, vm{grace: c.vm})
-			p := v.readPod()
-			if got := *p.Spec.TerminationGracePeriodSeconds; got != c.want {
-				t.Errorf("terminationGracePeriodSeconds is %d, want %d", got, c.want)
-			}
-			if _, only := p.Annotations["descheduler.alpha.kubernetes.io/request-evict-only"]; !only {
-				t.Error("the descheduler is not told that it is to be evicted only")
-			}
-		})
-	}
-}
-
-// Given two replicas that run. When the policy's launcherPadding changes, then the next
-// launcher pod has the new padding. Otherwise an operator would have to restart the
-// controller.
-func TestThePaddingIsFollowedLive(t *testing.T) {
-	all := replicas(t, 2)
-	policy := `{apiVersion: vmgrace.io/v1alpha1, kind: EvacuationPolicy, metadata: {name: default}, spec: {launcherPadding: 70s}}`
-	shared.KubectlApply(t, policy)
-	t.Cleanup(func() { _, _ = shared.TryKubectl(rig.After(t), "", "delete", "evacuationpolicy", "default") })
-	allSay(t, all, "LauncherPadding:1m10s")
-	v := newVM(t, vm{grace: new(int64(100))})
-	if got := *v.readPod().Spec.TerminationGracePeriodSeconds; got != 170 {
-		t.Errorf("terminationGracePeriodSeconds is %d, want 170", got)
-	}
-}
 
 func TestAPodThatIsNoVMsIsLeftAlone(t *testing.T) {
 	replicas(t, 1)

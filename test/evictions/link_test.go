@@ -38,37 +38,6 @@ func linked(p *corev1.Pod, to *kubevirt.VirtualMachineInstance) bool {
 	return p.Labels[kubevirt.CreatedByLabel] == string(to.UID) && metav1.IsControlledBy(p, to) && p.Annotations["vmgrace.io/linked"] == string(to.UID)
 }
 
-// Given the file of a VMI and its launcher. When it is applied, twice, then the pod is the VMI's
-// launcher from its creation on: a user copies no UID. When another pod is made for the VM, as by
-// what applies the file again once the VM has moved, then that is refused: the guest would run twice.
-// Once the first pod has ended its maker is only warned.
-func TestOneFileMakesAVM(t *testing.T) {
-	replicas(t, 1)
-	s, vmi, pod := example(t)
-	shared.Kubectl(t, "apply", "-f", oneFile)
-	if p := pod(); !linked(p, vmi()) || *p.Spec.TerminationGracePeriodSeconds != 50 || p.Labels[kubevirt.AppLabel] != kubevirt.LauncherApp {
-		t.Errorf("%+v, %d s", p.ObjectMeta, *p.Spec.TerminationGracePeriodSeconds)
-	}
-	if again := shared.Kubectl(t, "apply", "-f", oneFile); strings.Count(again, "unchanged") != 2 || !linked(pod(), vmi()) {
-		t.Errorf("applied again: %s", again)
-	}
-	const third = `
-apiVersion: v1
-kind: Pod
-metadata: {name: virt-launcher-third, namespace: default, labels: {kubevirt.io: virt-launcher}, annotations: {kubevirt.io/domain: vm-example}}
-spec: {containers: [{name: c, image: none}]}
-`
-	_, err := shared.TryKubectl(t.Context(), third, "create", "-f", "-")
-	if err == nil || !strings.Contains(err.Error(), "VMI vm-example has launcher pod virt-launcher-vm-example already: its guest would run twice") {
-		t.Errorf("a second pod: %v", err)
-	}
-	kit.Must(t, s.Status().Patch(t.Context(), pod(), rig.Merge(`{"status":{"phase":"Failed"}}`)))
-	_, err = shared.TryKubectl(t.Context(), third, "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
-	if err == nil || !strings.Contains(err.Error(), "no launcher of VMI vm-example, which has launcher pod virt-launcher-vm-example already") {
-		t.Errorf("a second pod, later: %v", err)
-	}
-}
-
 // Given the file and a controller of a pod of somebody's, and no webhook. When the webhook is back,
 // and runs with the shipped rights, then the pod is linked, the VMI's phase is written, and the pod
 // keeps its controller. Otherwise an outage of the webhook would leave VMs that no drain moves.
@@ -199,28 +168,5 @@ func TestWhatHidesALauncherIsSaid(t *testing.T) {
 				"create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
 			return err != nil && strings.Contains(err.Error(), words)
 		})
-	}
-}
-
-// Given a VMI that has ended, one that is being deleted, and one with a former launcher. When a pod
-// names it, then it is not linked.
-func TestAPodOfAVMThatIsOverIsNotLinked(t *testing.T) {
-	replicas(t, 1)
-	s := shared.In(t, "default")
-	for name, status := range map[string]string{"ended": `{"phase":"Succeeded"}`, "deleted": `{}`, "had-one": `{"vmgraceLauncher":{"pod":"x","podUID":"y"}}`} {
-		v := s.VMI(name, "", kubevirt.StrategyLiveMigrate)
-		v.Labels, v.Finalizers = nil, []string{"someone/else"}
-		s.Make(v, status)
-		t.Cleanup(func() { _ = s.Patch(rig.After(t), v, rig.Merge(`{"metadata":{"finalizers":null}}`)) })
-		if name == "deleted" {
-			kit.Must(t, s.Delete(t.Context(), v))
-		}
-		p := s.Launcher(&kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: name}}, "")
-		delete(p.Labels, kubevirt.CreatedByLabel)
-		s.Make(p, "")
-		if p.Labels[kubevirt.CreatedByLabel] != "" || len(p.OwnerReferences) > 0 {
-			t.Errorf("%s: %+v", name, p.ObjectMeta)
-		}
-		kit.Must(t, s.Delete(t.Context(), p, client.GracePeriodSeconds(0)))
 	}
 }

@@ -166,26 +166,6 @@ func TestKubectlTellsWhichVMsLeaveATaintedNodeAndWhen(t *testing.T) {
 	}
 }
 
-func TestATaintThatGoesInTimeMovesNobodyAndTakesItsMarkBack(t *testing.T) {
-	newNode(t, "node-taint-goes")
-	replacers(t)
-	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-taint-goes"})
-	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":3}`)
-	taint(t, "node-taint-goes", "maint")
-	v.becomes("DR")
-	taint(t, "node-taint-goes")
-	v.becomes("")
-	// When the taint comes back, then its time starts anew.
-	taint(t, "node-taint-goes", "maint")
-	again := time.Now()
-	kit.Eventually(t, "it is marked", func() bool { return v.marked() })
-	if took := time.Since(again); took < 2*time.Second {
-		t.Errorf("marked after %v: the former taint's time was counted", took)
-	}
-	taint(t, "node-taint-goes")
-	kit.Eventually(t, "the mark is taken back", func() bool { return !v.marked() })
-}
-
 func TestAReplacementGoesOnAfterARestart(t *testing.T) {
 	newNode(t, "node-restart")
 	r := replacers(t)
@@ -233,20 +213,6 @@ func TestWithManyTaintedNodesNobodyIsReplacedAndThatIsSaid(t *testing.T) {
 	// When one node loses its taint, then the VM on the other node leaves.
 	taint(t, "node-many-1")
 	kit.Eventually(t, "the other's launcher is evicted", func() bool { return other.leaves() })
-}
-
-func TestAWholeTolerationKeepsAVMWhereItIs(t *testing.T) {
-	newNode(t, "node-tolerated")
-	replacers(t)
-	v := newVM(t, vm{strategy: "None", node: "node-tolerated"})
-	other := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-tolerated"})
-	v.changePod(`{"spec":{"tolerations":[{"key":"maint","operator":"Exists"}]}}`)
-	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":0}`)
-	taint(t, "node-tolerated", "maint")
-	kit.Eventually(t, "the other one is marked", func() bool { return other.marked() })
-	if got, _ := v.said(); got != "" || v.leaves() {
-		t.Errorf("a VM that tolerates the taint says %q", got)
-	}
 }
 
 func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {

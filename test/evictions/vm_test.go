@@ -64,14 +64,13 @@ type vm struct {
 	rig.T
 	rig.Space
 
-	name             string
-	strategy         string
-	migratable       bool
-	mark             string
-	node, podNode    string
-	grace            *int64
-	noStatusNodeName bool
-	noStatus         bool
+	name       string
+	strategy   string
+	migratable bool
+	mark       string
+	node       string
+	grace      *int64
+	noStatus   bool
 	// lateLabel makes the pod without the launcher label.
 	lateLabel bool
 
@@ -82,7 +81,6 @@ func newVM(t *testing.T, v vm) *vm {
 	t.Helper()
 	v.T, v.Space = t, shared.In(t, "default")
 	v.node = cmp.Or(v.node, "node-a")
-	v.podNode = cmp.Or(v.podNode, v.node)
 	vmi := v.VMI("", v.node, kubevirt.EvictionStrategy(v.strategy))
 	vmi.Spec.TerminationGracePeriodSeconds = v.grace
 	v.Make(vmi, "")
@@ -90,9 +88,6 @@ func newVM(t *testing.T, v vm) *vm {
 	vmi.Status = kubevirt.VirtualMachineInstanceStatus{
 		Phase: kubevirt.VMIRunning, NodeName: v.node, EvacuationNodeName: v.mark,
 		Conditions: []kubevirt.Condition{{Type: kubevirt.LiveMigratable, Status: map[bool]string{false: "False", true: "True"}[v.migratable], LastProbeTime: metav1.Now(), LastTransitionTime: metav1.Now()}},
-	}
-	if v.noStatusNodeName {
-		vmi.Status.NodeName = ""
 	}
 	if !v.noStatus {
 		kit.Must(t, v.Status().Update(t.Context(), vmi))
@@ -113,7 +108,7 @@ func (v *vm) readPod() *corev1.Pod { v.Helper(); return rig.Read[corev1.Pod](v.S
 // pod makes the launcher pod with the status of a running one.
 func (v *vm) pod() *corev1.Pod {
 	v.Helper()
-	p := v.Launcher(&kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: v.name, UID: types.UID(v.uid)}}, v.podNode)
+	p := v.Launcher(&kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: v.name, UID: types.UID(v.uid)}}, v.node)
 	if v.lateLabel {
 		delete(p.Labels, kubevirt.AppLabel)
 	}

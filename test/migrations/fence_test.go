@@ -77,19 +77,6 @@ func TestALostSourceIsNamedAndFenced(t *testing.T) {
 	}
 }
 
-// Given an incomplete copy whose source is declared dead, the migration ends when the target has
-// removed it.
-func TestAFencedSourceWithoutACopyEndsTheMigration(t *testing.T) {
-	s, m := placed(t)
-	s.to(m, kubevirt.MigrationRunning)
-	s.lose("node-a")
-	s.Taint("node-a", migration.FencedTaint)
-	kit.Eventually(t, "it is fenced", func() bool { return s.read(m).Status.MigrationState.SourceFenced != "" })
-	s.says("node-b", kubevirt.TargetAbsent, m)
-	s.failed(m, "node node-a was fenced (taint node.kubernetes.io/out-of-service) before the guest had arrived")
-	s.letGo(m)
-}
-
 // Given a target that is lost before the guest is sent, the migration ends at once, and its pod,
 // which stays on that node, does not keep the VM from the next one.
 func TestALostTargetDoesNotKeepTheVM(t *testing.T) {
@@ -105,24 +92,4 @@ func TestALostTargetDoesNotKeepTheVM(t *testing.T) {
 	p := s.comesTarget(next)
 	s.runsOn("node-c", p)
 	s.comes(next, kubevirt.MigrationScheduled)
-}
-
-// Given a target that is lost while the guest is sent, the guest stays, and the VM can be moved
-// elsewhere. What is left waits for that node, until it is declared dead.
-func TestALostTargetOfARunningMigrationIsLetGo(t *testing.T) {
-	s, m := placed(t)
-	s.to(m, kubevirt.MigrationRunning)
-	s.lose("node-b")
-	s.says("node-a", kubevirt.SourceRunning, m, "the connection broke")
-	s.failed(m, "the connection broke")
-	s.undecided("vm", "the agent of node node-b is to remove what arrived there")
-	next := s.Migrate("next", "vm")
-	s.runsOn("node-c", s.comesTarget(next))
-	s.comes(next, kubevirt.MigrationScheduled)
-	s.Taint("node-b", migration.FencedTaint)
-	kit.Eventually(t, "the failed one is let go", func() bool { return len(s.read(m).Finalizers) == 0 })
-	if state := migration.StateOf(s.read(m)); state.TargetState != kubevirt.TargetAbsent || state.TargetFenced == "" {
-		t.Errorf("%+v", state)
-	}
-	s.undecided("vm", "")
 }

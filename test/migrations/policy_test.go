@@ -98,10 +98,13 @@ func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 	}
 	try("node-a", both)
 	try("node-b", both)
+	try("node-c", map[string]string{"a word about other nodes' migration": state(`"vmgraceTargetState":"Running"`)})
 	for name, uuid := range map[string]string{"no UUID": "", "a word": "x", "a long one": long, "upper case": strings.ToUpper(domainUUID), "a line": domainUUID + `\n`} {
 		try("node-a", map[string]string{name: state(`"vmgraceDomainUUID":"` + uuid + `"`)})
 	}
 	try("node-b", map[string]string{
+		"the source's word":               state(`"vmgraceSourceState":"Gone"`),
+		"the end":                         `{"phase":"Succeeded"}`,
 		"the UUID":                        state(`"vmgraceDomainUUID":"` + domainUUID + `"`),
 		"all other times":                 times("PreparingTarget", now),
 		"a time in 2099":                  withPhase("PreparingTarget", "2099-01-01T00:00:00Z"),
@@ -116,6 +119,8 @@ func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 		"a word that is none":             state(`"targetState":"` + long + `"`),
 	})
 	try("node-a", map[string]string{
+		"the target's word":            state(`"vmgraceTargetState":"Running"`),
+		"a phase of the target's":      withPhase("PreparingTarget", now),
 		"a start too early":            state(`"startTimestamp":"` + now + `"`),
 		"progress too early":           state(`"progress":{"percent":1}`),
 		"a pause too early":            state(`"mode":"Paused","pauseTimestamp":"` + now + `"`),
@@ -163,6 +168,7 @@ func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 		"a reason with Gone": state(`"sourceState":"Gone","failureReason":"x"`),
 	})
 	try("node-b", map[string]string{
+		"a pause":              state(`"mode":"Paused","pauseTimestamp":"` + now + `"`),
 		"another address":      state(`"targetNodeAddress":"192.0.2.3:9470"`),
 		"no address":           state(`"targetNodeAddress":null`),
 		"a transport":          state(`"transport":"Native"`),
@@ -214,6 +220,7 @@ func TestAnAgentRemovesNothingOfAVMI(t *testing.T) {
 		"the status as a whole": `null`,
 		"the mark":              `{"evacuationNodeName":null}`,
 		"the node":              `{"nodeName":null}`,
+		"another node":          `{"nodeName":"node-b"}`,
 		"all conditions":        `{"conditions":null}`,
 		"its own condition":     `{"conditions":[` + ready + `]}`,
 		"another's condition":   `{"conditions":[{"type":"LiveMigratable","status":"True"}]}`,
@@ -226,6 +233,8 @@ func TestAnAgentRemovesNothingOfAVMI(t *testing.T) {
 		refused(t, what, try(status))
 	}
 	kit.Must(t, try(`{"conditions":[{"type":"LiveMigratable","status":"False","reason":"HostDevice","message":"a host device","lastProbeTime":"2026-01-01T00:00:00Z","lastTransitionTime":null},`+ready+`]}`))
+	err := shared.agents["node-b"].Status().Patch(t.Context(), v.DeepCopy(), rig.Merge(`{"status":{"nodeName":"node-b"}}`))
+	refused(t, "a VMI of another node", err)
 	if is := s.vmi("vm"); is.Status.EvacuationNodeName != "node-a" || is.Status.NodeName != "node-a" {
 		t.Errorf("%+v", is.Status)
 	}

@@ -3,12 +3,9 @@
 package migrations
 
 import (
-	"maps"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -27,32 +24,6 @@ func (s scene) comesTarget(m *kubevirt.VirtualMachineInstanceMigration) (p *core
 func (s scene) launcher(vm string) *corev1.Pod {
 	s.Helper()
 	return rig.Read[corev1.Pod](s.Space, "virt-launcher-"+vm)
-}
-
-// Given a launcher pod with labels and annotations of a user and of network plugins. When
-// its VM migrates, then the target pod has those of the user and no others. Otherwise it
-// could ask the network plugin for the source pod's IP address. No launcher webhook runs
-// here, so the controller computes the grace period itself.
-func TestATargetPodIsWhatAUserWroteAndNothingElse(t *testing.T) {
-	s := given(t)
-	s.vm("vm")
-	s.Change(s.launcher("vm"), `{"metadata":{"labels":{"topology.kubernetes.io/zone":"a"},"annotations":{
-		"k8s.ovn.org/pod-networks":"{}","cni.projectcalico.org/podIP":"10.0.0.9/32","k8s.v1.cni.cncf.io/network-status":"[]",
-		"ovn.kubernetes.io/ip_address":"10.0.0.9","example.org/mine":"1"}}}`)
-	controller(t)
-	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
-	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: s.NS, Name: "move"}}
-	m.Spec.VMIName, m.Spec.AddedNodeSelector = "vm", map[string]string{"rack": "7"}
-	kit.Must(t, s.Create(t.Context(), m))
-	p := s.comesTarget(m)
-	want := map[string]string{kubevirt.DomainAnnotation: "vm", "of.the/owner": "kept", "example.org/mine": "1", "vmgrace.io/added-node-selector": "rack", "vmgrace.io/incoming": string(m.UID)}
-	delete(p.Annotations, "descheduler.alpha.kubernetes.io/request-evict-only") // every launcher pod has it
-	if !maps.Equal(p.Annotations, want) || p.Labels["topology.kubernetes.io/zone"] != "" {
-		t.Errorf("annotations %v, labels %v", p.Annotations, p.Labels)
-	}
-	if p.Spec.NodeSelector["rack"] != "7" || *p.Spec.TerminationGracePeriodSeconds != 60 {
-		t.Errorf("selector %v, grace %d", p.Spec.NodeSelector, *p.Spec.TerminationGracePeriodSeconds)
-	}
 }
 
 func TestARetryPrefersAnotherNode(t *testing.T) {
@@ -126,19 +97,5 @@ func TestWhoFitsNowhereHoldsUpNobody(t *testing.T) {
 	s.comes(one, kubevirt.MigrationScheduled)
 	if now := s.read(five); now.Status.Phase != "" && now.Status.Phase != kubevirt.MigrationPending {
 		t.Errorf("the fifth is %s beside two", now.Status.Phase)
-	}
-}
-
-// Given a migration that runs. When only the target's agent reports that the guest runs
-// there, and the source's agent reports that it stayed, then the migration fails and the
-// VMI's node stays. Otherwise one agent alone could move a VM's record to its node.
-func TestATargetAloneMovesNoVM(t *testing.T) {
-	s, m := placed(t)
-	s.to(m, kubevirt.MigrationRunning)
-	s.says("node-b", kubevirt.TargetRunning, m)
-	s.says("node-a", kubevirt.SourceRunning, m, "it stayed")
-	s.failed(m, "it stayed")
-	if v := s.vmi("vm"); v.Status.NodeName != "node-a" || !strings.Contains(v.Labels[kubevirt.NodeNameLabel], "node-a") {
-		t.Errorf("the VM is on %q, %v", v.Status.NodeName, v.Labels)
 	}
 }

@@ -39,6 +39,17 @@ func (s scene) vm(name string) *kubevirt.VirtualMachineInstance {
 	return v
 }
 
+// placed makes a VM with a budget, and a migration of it that is Scheduled.
+func placed(t *testing.T) (scene, *kubevirt.VirtualMachineInstanceMigration) {
+	t.Helper()
+	s := given(t)
+	s.vm("vm")
+	controller(t)
+	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
+	m := s.Migrate("move", "vm")
+	return s, s.scheduled(m, "node-b")
+}
+
 // read reads a migration anew and returns nil if it is gone.
 func (s scene) read(m *kubevirt.VirtualMachineInstanceMigration) *kubevirt.VirtualMachineInstanceMigration {
 	s.Helper()
@@ -104,10 +115,6 @@ func (s scene) keeps(vmi string) int {
 // agent changes a migration's status as the agent of a node.
 func (s scene) agent(node string, m *kubevirt.VirtualMachineInstanceMigration, change func(*kubevirt.VirtualMachineInstanceMigration)) {
 	s.Helper()
-	kit.Must(s.T, s.tryAgent(node, m, change))
-}
-
-func (s scene) tryAgent(node string, m *kubevirt.VirtualMachineInstanceMigration, change func(*kubevirt.VirtualMachineInstanceMigration)) error {
 	for {
 		now := s.read(m)
 		before := now.DeepCopy()
@@ -117,7 +124,8 @@ func (s scene) tryAgent(node string, m *kubevirt.VirtualMachineInstanceMigration
 		}
 		err := shared.agents[node].Status().Patch(s.Context(), now, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 		if !apierrors.IsConflict(err) {
-			return err
+			kit.Must(s.T, err)
+			return
 		}
 	}
 }
