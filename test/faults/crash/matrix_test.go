@@ -121,6 +121,7 @@ type crash struct {
 func (m *matrix) crash(t *testing.T, n *node.Node, p path, a *node.Agent, point string) *crash {
 	t.Helper()
 	a.Path = m.binary
+	p.grace = cmp.Or(p.grace, crashGrace)
 	dir := filepath.Dir(a.StateDir)
 	return &crash{t: t, node: n, signals: m.signals, path: p, point: point, agent: a, name: filepath.Base(dir), log: filepath.Join(dir, "points"),
 		deadlines: map[grace.Mono]bool{}, holds: map[grace.Hold]bool{}, told: map[string]bool{}}
@@ -150,7 +151,7 @@ func (m *matrix) prepare(t *testing.T, n *node.Node, p path, point string) *cras
 
 // launch starts the guest with its shim.
 func (c *crash) launch(spec node.Spec) *node.VM {
-	period := "--grace-period=" + crashGrace.String()
+	period := "--grace-period=" + c.grace.String()
 	if c.inside {
 		return c.agent.LaunchInside(c.t, spec, period)
 	}
@@ -276,11 +277,11 @@ func (c *crash) check() {
 	if !c.remembers {
 		start = c.ready
 	}
-	if off := deadline.Sub(c.from.Add(crashGrace)); off < -ms {
+	if off := deadline.Sub(c.from.Add(c.grace)); off < -ms {
 		c.t.Errorf("%s: the deadline is %v early", c.point, -off)
 	}
 	machine := c.node.Late(c.from, time.Now()) // up to eight agents start at once
-	if off := deadline.Sub(start.Add(crashGrace)); off > c.notice+2*machine {
+	if off := deadline.Sub(start.Add(c.grace)); off > c.notice+2*machine {
 		c.t.Errorf("%s: the deadline is %v late, want %v and twice the %v that the machine was late", c.point, off, c.notice, machine)
 	}
 	if !c.own {

@@ -8,7 +8,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// crashGrace is the grace period of the guests in the matrix.
+// crashGrace is the grace period of the guests in the matrix that end at their deadline.
 const crashGrace = 3 * time.Second
 
 // destroyTimeout is how long a frozen QEMU gets between SIGTERM and SIGKILL.
@@ -28,6 +28,7 @@ type path struct {
 	frozen bool         // only SIGKILL ends QEMU
 	hidden bool         // no file names the QEMU process, so libvirt has to destroy it
 	own    bool         // the VM ends by itself
+	grace  time.Duration // its grace period, if not crashGrace
 	inside bool         // its QEMU is in its launcher, and the agent has no libvirt
 	// request says that the guest ends because it was asked. If the agent dies before it
 	// notes the request, and the next one starts after the guest's end, none knows of it.
@@ -95,7 +96,7 @@ func paths() []path {
 			after:  func(c *crash) { c.Signal(c.t, syscall.SIGSEGV) },
 			points: call("ended"),
 		}, {
-			name: "graceful", spec: node.Spec{Behaviour: "slow=1"}, round: 5, own: true, request: true, outcomes: []string{"Graceful"},
+			name: "graceful", spec: node.Spec{Behaviour: "slow=1"}, grace: 30 * time.Second, round: 5, own: true, request: true, outcomes: []string{"Graceful"},
 			points: slices.Concat(call("ask"), []string{"put-requested.create", "put-requested.rename", "put-requested.done"},
 				call("hint-domain"), []string{"status-Stopped", "remove-trigger", "delete.unlink"}),
 		}, {
