@@ -22,14 +22,14 @@ const late = 50 * ms
 type path struct {
 	name   string
 	spec   node.Spec
-	args   []string     // flags of the agent
-	before func(*crash) // what happens to the VM before the trigger
-	after  func(*crash) // what happens to the VM once the shutdown has begun
-	frozen bool         // only SIGKILL ends QEMU
-	hidden bool         // no file names the QEMU process, so libvirt has to destroy it
-	own    bool         // the VM ends by itself
+	args   []string      // flags of the agent
+	before func(*crash)  // what happens to the VM before the trigger
+	after  func(*crash)  // what happens to the VM once the shutdown has begun
+	frozen bool          // only SIGKILL ends QEMU
+	hidden bool          // no file names the QEMU process, so libvirt has to destroy it
+	own    bool          // the VM ends by itself
 	grace  time.Duration // its grace period, if not crashGrace
-	inside bool         // its QEMU is in its launcher, and the agent has no libvirt
+	inside bool          // its QEMU is in its launcher, and the agent has no libvirt
 	// request says that the guest ends because it was asked. If the agent dies before it
 	// notes the request, and the next one starts after the guest's end, none knows of it.
 	request bool
