@@ -2,7 +2,6 @@ package node
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -13,10 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
-	"github.com/vmgrace/vmgrace/internal/logs/writer"
 	"github.com/vmgrace/vmgrace/internal/node/migrate"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -72,32 +69,6 @@ func TestWrongUsageIsOneLineThatSaysWhatToDo(t *testing.T) {
 		if !errors.As(err, &usage) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "--help") {
 			t.Errorf("%v: %v", args, err)
 		}
-	}
-}
-
-func TestHelpNamesEveryFlag(t *testing.T) {
-	var out bytes.Buffer
-	if _, err := Parse([]string{"--help"}, &out); !errors.Is(err, pflag.ErrHelp) {
-		t.Fatal(err)
-	}
-	for _, flag := range []string{"--node-name", "--kubeconfig", "--standalone", "--launchers-dir", "--kubelet-dir", "--state-dir",
-		"--libvirt-uri", "--default-grace-period", "--shutdown-retry-interval", "--shutdown-mode", "--guest-agent-timeout",
-		"--destroy-timeout", "--dry-run", "--metrics-address", "--log-format", "-v", "--version", "status"} {
-		if !strings.Contains(out.String(), flag) {
-			t.Errorf("%s is not in the help:\n%s", flag, out.String())
-		}
-	}
-}
-
-func TestALaunchersDirectoryThatIsNotThereIsSaidAtTheStart(t *testing.T) {
-	o, err := Parse([]string{"--standalone", "--libvirt-uri=", "--metrics-address=", "--state-dir=" + t.TempDir(), "--launchers-dir=/no/such/dir"}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stderr := writer.New(io.Discard)
-	defer stderr.Close(time.Second)
-	if err := o.Run(context.Background(), stderr); err == nil || !strings.Contains(err.Error(), "mkdir -p") {
-		t.Errorf("%v", err)
 	}
 }
 

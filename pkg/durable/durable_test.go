@@ -3,7 +3,6 @@ package durable
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -255,15 +254,4 @@ func TestReaderSeesOneWholeContentWhileManyWrite(t *testing.T) {
 		}
 	}
 	wantNames(t, dir, "f")
-}
-
-func BenchmarkWriteFile(b *testing.B) {
-	dir := b.TempDir()
-	data := bytes.Repeat([]byte("x"), 700)
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		if err := Real().WriteFile(dir, fmt.Sprint(i%30), data, 0o600); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

@@ -37,14 +37,3 @@ func TestNothingOnTheWayThroughAShutdownAllocates(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkDecide(b *testing.B) {
-	for _, s := range situations(b) {
-		b.Run(s.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				decide(&s.r, &s.o, &policy, at(1))
-			}
-		})
-	}
-}

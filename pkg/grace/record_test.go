@@ -125,13 +125,6 @@ func TestBeginFixesTheTimesOnce(t *testing.T) {
 	}
 }
 
-func TestALauncherThatDiedLeavesNoGracePeriod(t *testing.T) {
-	r, _ := guarded(time.Hour)
-	if r.begin(LauncherDied, t0, time.Now(), false); r.Shutdown.Deadline != t0 {
-		t.Errorf("deadline t0+%v", r.Shutdown.Deadline.Sub(t0))
-	}
-}
-
 func TestShortenOnlyMovesForward(t *testing.T) {
 	r, _ := begun(t, 30*time.Second)
 	if r.shorten(at(40)); r.Shutdown.Deadline != at(30) {

@@ -206,23 +206,3 @@ func TestPromisesHoldInRandomWorlds(t *testing.T) {
 		}
 	})
 }
-
-func TestADeafGuestIsAskedEachInterval(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		r, o := guarded(22 * time.Second)
-		w := &world{t: t, r: r, o: o, p: policy, now: t0, disk: r, deaf: true, killable: true}
-		w.o.Trigger, w.o.TriggerAt = true, t0
-		w.run(t0.Add(time.Hour))
-		if len(w.asks) != 5 {
-			t.Fatalf("%d requests in 22 s, want 5 (0, 5, 10, 15, 20 s)", len(w.asks))
-		}
-		for i, when := range w.asks {
-			if want := at(float64(5 * i)); when != want {
-				t.Fatalf("request %d at t0+%v, want t0+%v", i, when.Sub(t0), want.Sub(t0))
-			}
-		}
-		if w.termAt != at(22) || w.killAt != at(32) || w.finished != Forced {
-			t.Fatalf("SIGTERM t0+%v, SIGKILL t0+%v, %s", w.termAt.Sub(t0), w.killAt.Sub(t0), w.finished)
-		}
-	})
-}

@@ -8,9 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -212,61 +210,4 @@ func TestAnAgentDoesNotKeepItsDiskFromBeingRemountedReadOnly(t *testing.T) {
 	if retake(t, s) {
 		t.Error("a read-only directory is taken for another")
 	}
-}
-
-func TestAFullDiskIsSaidByEveryWriteUntilThereIsRoom(t *testing.T) {
-	for name, options := range map[string]string{"no blocks": "size=64k", "no inodes": "nr_inodes=6"} {
-		t.Run(name, func(t *testing.T) {
-			dir := kit.Tmpfs(t, options)
-			s, err := open(durable.Real(), dir) // it dies in the middle
-			if err != nil {
-				t.Fatal(err)
-			}
-			rec := runningRecord()
-			put(t, s, rec)
-			if err := fillUp(dir); !errors.Is(err, syscall.ENOSPC) {
-				t.Fatalf("the disk did not fill: %v", err)
-			}
-			// When the record is put, then that fails.
-			if err := s.Put(shutdownRecord()); !errors.Is(err, syscall.ENOSPC) {
-				t.Errorf("error %v, want ENOSPC", err)
-			}
-			wantRecords(t, load(t, s).Records, rec)
-			// So does the start of the next agent, which finds what this one has left.
-			if err := s.lock.Close(); err != nil {
-				t.Fatal(err)
-			}
-			next, err := open(durable.Real(), dir)
-			if !errors.Is(err, ErrNotWritable) || next == nil {
-				t.Fatalf("start on a full disk: %v", err)
-			}
-			// Until there is room again.
-			if err := os.RemoveAll(filepath.Join(dir, "filler")); err != nil {
-				t.Fatal(err)
-			}
-			put(t, next, shutdownRecord())
-			wantRecords(t, load(t, next).Records, shutdownRecord())
-			if err := next.Close(); err != nil {
-				t.Error(err)
-			}
-			openStore(t, dir)
-			if left := names(t, dir); len(left) != 1 {
-				t.Errorf("left over: %v", left)
-			}
-		})
-	}
-}
-
-// fillUp uses all free space of a file system, below filler.
-func fillUp(dir string) error {
-	filler := filepath.Join(dir, "filler")
-	if err := os.Mkdir(filler, 0o700); err != nil {
-		return err
-	}
-	for i := range 100 {
-		if err := os.WriteFile(filepath.Join(filler, strconv.Itoa(i)), make([]byte, 16<<10), 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -184,38 +184,6 @@ func TestClosedStoreTouchesNothing(t *testing.T) {
 	wantNames(t, dir, "shop_db-0.prod.json")
 }
 
-func TestReadersSeeWholeRecordsWhileWritersRace(t *testing.T) {
-	dir := t.TempDir()
-	s := openStore(t, dir)
-	put(t, s, runningRecord())
-	var writers sync.WaitGroup
-	for _, rec := range []grace.Record{runningRecord(), shutdownRecord()} {
-		for range 4 {
-			writers.Go(func() {
-				for range 25 {
-					if err := s.Put(rec); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-	}
-	done := make(chan struct{})
-	go func() { writers.Wait(); close(done) }()
-	for reading := true; reading; {
-		select {
-		case <-done:
-			reading = false
-		default:
-		}
-		loaded, err := Read(dir)
-		if err != nil || len(loaded.Quarantined) > 0 || len(loaded.Records) != 1 {
-			t.Errorf("while it is written: %+v, %v", loaded, err)
-		}
-	}
-	wantNames(t, dir, "shop_db-0.prod.json")
-}
-
 func TestFailedWriteIsReportedAndTheOldRecordStands(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)

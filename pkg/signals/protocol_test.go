@@ -1,7 +1,6 @@
 package signals
 
 import (
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -40,24 +39,6 @@ func TestFilesSayWhatTheContractShows(t *testing.T) {
 		if diff := cmp.Diff(c.want+"\n", string(c.got)); diff != "" {
 			t.Errorf("%s: -want +got\n%s", c.name, diff)
 		}
-	}
-}
-
-func TestWhatOneEndWritesTheOtherReads(t *testing.T) {
-	vm := VM{Namespace: "ns", Name: "vm.x", UID: "u-1", Grace: "0"}
-	if got, err := ParseVM(vm.Encode()); err != nil || got != vm {
-		t.Errorf("ParseVM: %+v, %v", got, err)
-	}
-	trigger := Trigger{UID: "u-1", Signal: "SIGHUP", Time: noon}
-	var read Trigger // for people: the agent takes the uid alone
-	if err := json.Unmarshal(trigger.Encode(), &read); err != nil || read != trigger || TriggerUID(trigger.Encode()) != "u-1" {
-		t.Errorf("the trigger: %+v, %v", read, err)
-	}
-	status := grace.Status{UID: "u-1", Phase: grace.Stopped, Cause: grace.LauncherDied, StartedAt: noon,
-		Deadline: noon, Outcome: grace.Lost, EndedAt: noon, Message: "<\x00\">", Request: 7}
-	var said grace.Status
-	if err := json.Unmarshal(EncodeStatus(status), &said); err != nil || said != status {
-		t.Errorf("the status: %+v, %v", said, err)
 	}
 }
 

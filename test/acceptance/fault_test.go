@@ -46,39 +46,6 @@ func TestTheDeadlineHoldsWithLibvirtdDead(t *testing.T) {
 	}
 }
 
-func TestTheDeadlineHoldsWithLibvirtdDeadAndTheAgentRestarted(t *testing.T) {
-	t.Parallel()
-	n := node.New(t)
-	a := n.Agent(t).Start(t)
-	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
-	resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=2")
-	from := v.SignalShim(t)
-	v.WaitBegun(t)
-	n.Libvirtd().Kill()
-	a.Restart(t)
-	fromResting := resting.SignalShim(t) // a shutdown that begins with no libvirtd at all
-	resting.WaitTerminated(t, fromResting.Add(2*time.Second), 50*ms)
-	v.WaitTerminated(t, from.Add(5*time.Second), 50*ms)
-	resting.WaitStopped(t, "LauncherSignal", "Forced")
-	v.WaitStopped(t, "LauncherSignal", "Forced")
-}
-
-func TestTheDeadlineHoldsWithLibvirtdFrozen(t *testing.T) {
-	t.Parallel()
-	n := node.New(t)
-	a := n.Agent(t).Start(t)
-	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
-	if err := n.Libvirtd().Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	v.WaitTerminated(t, v.SignalShim(t).Add(3*time.Second), 50*ms)
-	begin := time.Now()
-	code, took := a.Term(t)
-	if n.Within(t, time.Second, begin, begin.Add(took), "SIGTERM with a frozen libvirtd: ended"); code != 0 {
-		t.Errorf("SIGTERM with a frozen libvirtd: exit status %d", code)
-	}
-}
-
 func TestAGuestThatPowersOffWhileLibvirtdRestartsIsGraceful(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
@@ -86,18 +53,6 @@ func TestAGuestThatPowersOffWhileLibvirtdRestartsIsGraceful(t *testing.T) {
 	v := a.Guarded(t, node.Spec{Behaviour: "slow=3"}, "--grace-period=60")
 	v.SignalShim(t)
 	node.Eventually(t, soon, func() bool { return v.Presses() > 0 }, "no press")
-	n.RestartLibvirtd(t)
-	v.WaitStopped(t, "LauncherSignal", "Graceful")
-}
-
-func TestAShutdownThatBeginsWithoutLibvirtdIsAskedWhenItIsBack(t *testing.T) {
-	t.Parallel()
-	n := node.New(t)
-	a := n.Agent(t).Start(t)
-	v := a.Guarded(t, node.Spec{}, "--grace-period=60")
-	n.Libvirtd().Kill()
-	v.SignalShim(t)
-	v.WaitBegun(t)
 	n.RestartLibvirtd(t)
 	v.WaitStopped(t, "LauncherSignal", "Graceful")
 }

@@ -2,9 +2,6 @@ package acceptance
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,18 +19,6 @@ func TestAKilledShimTakesItsVMWithIt(t *testing.T) {
 	if n := v.Presses(); n != 0 {
 		t.Errorf("%d presses", n)
 	}
-}
-
-func TestAShimKilledAsPID1OfItsNamespaceTakesItsVMWithIt(t *testing.T) {
-	a := shared.Agent(t).Start(t)
-	g := shared.Boot(t, node.Spec{Firmware: true})
-	l := a.Launcher(t, g)
-	v := &node.VM{Guest: g, Agent: a, Launcher: l, Shim: l.ShimAsPID1(t, "--grace-period=60", "--", "sleep", "1000")}
-	v.WaitGuarded(t)
-	from := time.Now()
-	v.Shim.Kill()
-	shared.Within(t, time.Second, from, v.WaitGone(t, soon), "destroyed")
-	v.WaitStopped(t, "LauncherDied", "Forced")
 }
 
 func TestAShimKilledWhileTheAgentWasDownTakesItsVMWithIt(t *testing.T) {
@@ -77,36 +62,6 @@ func TestAnOrderlyEndOfAShimIsNoDeath(t *testing.T) {
 	node.Never(t, 2*time.Second, v.Gone, "the VM was destroyed after the agent's restart")
 }
 
-func TestAnOldRegistrationDoesNotHarmALaterVM(t *testing.T) {
-	t.Parallel()
-	a := shared.Agent(t).Start(t)
-	g := shared.Boot(t, node.Spec{Firmware: true})
-	l := a.Launcher(t, g)
-	// The file is not locked, and no agent has seen it locked while this instance ran.
-	l.Write(t, "vm.json", fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":%q}`, l.Namespace, l.Name, l.UID))
-	v := &node.VM{Guest: g, Agent: a, Launcher: l}
-	v.WaitGuarded(t)
-	node.Never(t, 2*time.Second, v.Gone, "the VM was destroyed")
-	a.Restart(t)
-	node.Never(t, 2*time.Second, v.Gone, "the VM was destroyed after the agent's restart")
-}
-
-func TestAPidFileOfTheRealQEMUIsWatched(t *testing.T) {
-	t.Parallel()
-	a := shared.Agent(t).Start(t)
-	g := shared.Boot(t, node.Spec{})
-	l := a.Launcher(t, g)
-	file := filepath.Join(t.TempDir(), "qemu.pid")
-	v := &node.VM{Guest: g, Agent: a, Launcher: l, Shim: l.Shim(t, "--grace-period=30", "--pid-file="+file)}
-	v.WaitGuarded(t)
-	if err := os.WriteFile(file, []byte(strconv.Itoa(g.PID)+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	v.SignalShim(t)
-	v.WaitExit(t, 0)
-	v.WaitStopped(t, "LauncherSignal", "Graceful")
-}
-
 func TestALauncherStartedAgainInPlaceTakesItsVMWithIt(t *testing.T) {
 	t.Parallel()
 	a := shared.Agent(t).Start(t)
@@ -119,29 +74,4 @@ func TestALauncherStartedAgainInPlaceTakesItsVMWithIt(t *testing.T) {
 	a.Start(t)
 	v.WaitGone(t, soon)
 	v.WaitOutcome(t, "LauncherDied", "Forced")
-}
-
-func TestATriggerThatNoAgentHasSeenOutlivesItsLauncher(t *testing.T) {
-	t.Parallel()
-	a := shared.Agent(t)
-	l := a.LauncherFor(t, "vmgrace-test", "unseen", "uid-unseen")
-	flags := []string{"--grace-period=5", "--pid-file=" + l.Dir + "/../unseen.pid"}
-	shim := l.Shim(t, flags...)
-	node.Eventually(t, soon, func() bool { return l.Has("vm.json") }, "the shim does not register")
-	if err := shim.Signal(15); err != nil {
-		t.Fatal(err)
-	}
-	node.Eventually(t, soon, func() bool { return l.Has("shutdown") }, "no trigger")
-	shim.Kill()
-	again := l.Shim(t, flags...)
-	node.Eventually(t, soon, func() bool { return strings.Contains(again.Log(), "registered") }, "the next shim does not register")
-	if !l.Has("shutdown") {
-		t.Fatal("the next shim has removed the trigger")
-	}
-	a.Start(t)
-	g := shared.Start(t, node.Spec{Namespace: "vmgrace-test", Name: "unseen", Firmware: true})
-	g.WaitGone(t, soon)
-	if s := l.WaitStopped(t, soon); s.Cause != "LauncherSignal" || s.Outcome != "Forced" {
-		t.Errorf("%+v", s)
-	}
 }

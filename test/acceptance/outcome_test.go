@@ -99,20 +99,6 @@ func TestAnInvalidGracePeriodIsNeverZero(t *testing.T) {
 	}
 }
 
-func TestAHugeGracePeriodIsLong(t *testing.T) {
-	a := shared.Agent(t).Start(t)
-	v := a.Guarded(t, node.Spec{}, "--grace-period=9223372036854775807")
-	s, _ := a.StatusOf(t, v.Guest)
-	if s.GracePeriodSeconds < 365*24*3600 {
-		t.Errorf("grace period %d s", s.GracePeriodSeconds)
-	}
-	if a.Said("the stated grace period is too long") == 0 {
-		t.Errorf("the log does not say that it was cut\n%s", a.Log())
-	}
-	v.SignalShim(t)
-	v.WaitStopped(t, "LauncherSignal", "Graceful")
-}
-
 func TestGraceOfTheDomainWinsAndALateOneCounts(t *testing.T) {
 	a := shared.Agent(t).Start(t)
 	g := shared.Boot(t, node.Spec{Firmware: true})
@@ -131,28 +117,6 @@ func TestGraceOfTheDomainWinsAndALateOneCounts(t *testing.T) {
 	v.WaitTerminated(t, v.SignalShim(t).Add(2*time.Second), 50*ms)
 }
 
-func TestAGuestThatIsStillBootingGetsALaterRequest(t *testing.T) {
-	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
-	g := shared.Start(t, node.Spec{Behaviour: "boot=2"})
-	v := a.VM(t, g, "--grace-period=60")
-	v.WaitGuarded(t)
-	v.SignalShim(t)
-	v.WaitStopped(t, "LauncherSignal", "Graceful")
-	if n := a.Metrics(t)[`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`]; n < 2 {
-		t.Errorf("%v requests: the first one was not lost", n)
-	}
-}
-
-func TestAGuestThatNeedsTwoPressesGetsThem(t *testing.T) {
-	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
-	v := a.Guarded(t, node.Spec{Behaviour: "presses=2"}, "--grace-period=60")
-	v.SignalShim(t)
-	v.WaitStopped(t, "LauncherSignal", "Graceful")
-	if n := v.Presses(); n != 2 {
-		t.Errorf("%d presses, want 2", n)
-	}
-}
-
 func TestAPausedGuestIsResumedAndShutsDown(t *testing.T) {
 	a := shared.Agent(t).Start(t)
 	v := a.Guarded(t, node.Spec{}, "--grace-period=30")
@@ -160,15 +124,6 @@ func TestAPausedGuestIsResumedAndShutsDown(t *testing.T) {
 	from := v.SignalShim(t)
 	v.WaitStopped(t, "LauncherSignal", "Graceful")
 	shared.Within(t, 10*time.Second, from, time.Now(), "off")
-}
-
-func TestAGuestDestroyedBySomebodyElseIsLost(t *testing.T) {
-	a := shared.Agent(t).Start(t)
-	v := a.Guarded(t, node.Spec{Behaviour: "deaf"}, "--grace-period=60")
-	v.SignalShim(t)
-	v.WaitBegun(t)
-	v.Virsh(t, "destroy")
-	v.WaitStopped(t, "LauncherSignal", "Lost")
 }
 
 func TestAGuestAgentIsAskedFirstAndAHungOneLeavesTimeForACPI(t *testing.T) {

@@ -10,32 +10,6 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-func TestAnAgentKilledInMidGraceKeepsTheDeadline(t *testing.T) {
-	t.Parallel()
-	a := shared.Agent(t).Start(t)
-	vms := ofBothKinds(t, a, node.Spec{Firmware: true}, "--grace-period=6")
-	var from []time.Time
-	var deadlines []string
-	for _, v := range vms {
-		from = append(from, v.SignalShim(t))
-		deadlines = append(deadlines, v.WaitBegun(t))
-	}
-	a.Restart(t)
-	for i, v := range vms {
-		node.Eventually(t, soon, func() bool { s, ok := a.StatusOf(t, v.Guest); return ok && s.Deadline == deadlines[i] }, "the record says another deadline")
-	}
-	for i, v := range vms {
-		v.WaitTerminated(t, from[i].Add(6*time.Second), 50*ms)
-		v.WaitStopped(t, "LauncherSignal", "Forced")
-		if got := v.Launcher.Status().Deadline; got != deadlines[i] {
-			t.Errorf("the deadline was %s and is now %s", deadlines[i], got)
-		}
-	}
-	if n := a.Metrics(t)["vmgrace_recovered_records_total"]; n != float64(len(vms)) {
-		t.Errorf("%v recovered records, want %d", n, len(vms))
-	}
-}
-
 func TestAnAgentThatWasDeadAtTheDeadlineDestroysOnItsReturn(t *testing.T) {
 	t.Parallel()
 	a := shared.Agent(t).Start(t)
@@ -57,21 +31,6 @@ func TestAnAgentThatWasDeadAtTheDeadlineDestroysOnItsReturn(t *testing.T) {
 	}
 	for _, v := range vms {
 		v.WaitStopped(t, "LauncherSignal", "Forced")
-	}
-}
-
-func TestATriggerWrittenWhileTheAgentWasDownIsFound(t *testing.T) {
-	t.Parallel()
-	a := shared.Agent(t).Start(t)
-	vms := ofBothKinds(t, a, node.Spec{}, "--grace-period=30")
-	a.Kill()
-	for _, v := range vms {
-		v.SignalShim(t)
-		node.Eventually(t, soon, func() bool { return v.Launcher.Has("shutdown") }, "no trigger")
-	}
-	a.Start(t)
-	for _, v := range vms {
-		v.WaitStopped(t, "LauncherSignal", "Graceful")
 	}
 }
 

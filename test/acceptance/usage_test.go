@@ -69,10 +69,3 @@ func TestWithoutLibvirtsClientLibraryTheAgentSaysWhatToInstall(t *testing.T) {
 		t.Errorf("exit status %d, want 1, in one line that names the package:\n%s", code, said)
 	}
 }
-
-// Given the node's libvirt, as libvirtd or as virtqemud. When an agent starts that is not
-// told where that is, then it finds it.
-func TestTheAgentFindsTheNodesLibvirt(t *testing.T) {
-	a := shared.Agent(t).Start(t)
-	node.Eventually(t, soon, func() bool { return a.Metrics(t)["vmgrace_libvirt_up"] == 1 }, "the agent is connected to libvirt")
-}

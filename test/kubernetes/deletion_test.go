@@ -35,16 +35,6 @@ func TestAVMIWithAFinalizerIsDeletedWhenItSaysSo(t *testing.T) {
 	w.api.Kubectl(t, "patch", "vmi", v.Name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 }
 
-func TestVMIAndLauncherAtOnceAreOneShutdown(t *testing.T) {
-	w := given(t, api)
-	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 4")
-	from := v.SignalShim(t)
-	w.api.Kubectl(t, "delete", "vmi", v.Name)
-	w.api.Kubectl(t, "delete", "pod", "launcher-"+v.Name, "--wait=false")
-	v.WaitTerminated(t, from.Add(4*time.Second), 50*ms)
-	v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
-}
-
 func TestAPodKilledEarlierMovesTheDeadline(t *testing.T) {
 	w := given(t, api)
 	const spec = "terminationGracePeriodSeconds: 60"
@@ -150,20 +140,4 @@ func TestAVMIOfTheSameNameIsNotTheOldOne(t *testing.T) {
 	w.vmi(v.Name, "terminationGracePeriodSeconds: 600")
 	w.agent.Start(t)
 	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
-}
-
-func TestAnAgentKilledInMidGraceKeepsTheDeadlineOfADeletedVMI(t *testing.T) {
-	w := given(t, api)
-	const spec = "terminationGracePeriodSeconds: 5"
-	vms := []vm{w.guarded(node.Spec{Firmware: true}, spec), w.inPod(node.Spec{Firmware: true}, spec)}
-	var deadlines []time.Time
-	for _, v := range vms {
-		w.api.Kubectl(t, "delete", "vmi", v.Name)
-		deadlines = append(deadlines, node.WallTime(t, v.WaitBegun(t)))
-	}
-	w.agent.Restart(t)
-	for i, v := range vms {
-		v.WaitTerminated(t, deadlines[i], 50*ms)
-		v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
-	}
 }

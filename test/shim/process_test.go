@@ -84,41 +84,12 @@ func TestAThreadIsNoProcess(t *testing.T) {
 	}
 }
 
-func TestPIDFileIsNoticedHoweverItIsWritten(t *testing.T) {
-	for name, format := range map[string]string{"newline": "%s\n", "bare": "%s", "spaces": "%s \n"} {
-		t.Run(name, func(t *testing.T) {
-			pid, end := vm(t)
-			pidFile := filepath.Join(t.TempDir(), "pid")
-			s := started(t, t.TempDir(), "--pid-file", pidFile)
-			kit.Must(t, os.WriteFile(pidFile, []byte(fmt.Sprintf(format, pid)), 0o600))
-			s.eventually("the process is watched", func() bool { return strings.Contains(s.stderr.String(), "watching process "+pid) })
-			end()
-			s.wantExit(0)
-		})
-	}
-}
-
 func TestADeadPIDInThePIDFileHasEnded(t *testing.T) {
 	pid, end := vm(t)
 	end()
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	kit.Must(t, os.WriteFile(pidFile, []byte(pid), 0o600))
 	prepare(t, t.TempDir(), "--pid-file", pidFile).start().wantExit(0)
-}
-
-func TestAReusedPIDHasEnded(t *testing.T) {
-	pid, _ := vm(t)
-	pidFile := filepath.Join(t.TempDir(), "pid")
-	kit.Must(t, os.WriteFile(pidFile, []byte(pid+"\n"), 0o600))
-	// The pid file is a minute older than the process, so its pid was that of another
-	// process.
-	ago := time.Now().Add(-time.Minute)
-	kit.Must(t, os.Chtimes(pidFile, ago, ago))
-	s := prepare(t, t.TempDir(), "--pid-file", pidFile).start()
-	s.wantExit(0)
-	if !strings.Contains(s.stderr.String(), "younger than") {
-		t.Error(s.stderr.String())
-	}
 }
 
 func TestInvalidPIDFilesAreWaitedOutWithOneLine(t *testing.T) {

@@ -125,53 +125,36 @@ func moved() grace.Status {
 	return grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Migrated, EndedAt: time.Now()}
 }
 
-// relay carries bytes from one launcher's migration.sock to another's, as the agents do.
-type relay struct {
-	t         *testing.T
-	listeners [2]net.Listener
-	cut       context.CancelFunc
-	carried   sync.WaitGroup
-	bytes     int64
-}
-
-// relayed makes both sockets. Without a target nobody reads.
-func relayed(t *testing.T, launchers ...*launcher) *relay {
+// relayed makes both launchers' migration.sock, and carries bytes from one to the other, as the agents do.
+func relayed(t *testing.T, source, target *launcher) {
 	t.Helper()
 	ctx, cut := context.WithCancel(t.Context())
-	r := &relay{t: t, cut: cut}
-	var conns []chan net.Conn
-	for i, l := range launchers {
-		path := filepath.Join(l.dir, signals.FileMigration)
-		listener, err := net.Listen("unix", path)
+	var carried sync.WaitGroup
+	t.Cleanup(func() { cut(); carried.Wait() })
+	accept := func(l *launcher) <-chan net.Conn {
+		listener, err := net.Listen("unix", filepath.Join(l.dir, signals.FileMigration))
 		kit.Must(t, err)
-		r.listeners[i] = listener
 		conn := make(chan net.Conn, 1)
-		conns = append(conns, conn)
 		context.AfterFunc(ctx, func() { listener.Close() })
-		r.carried.Go(func() {
+		carried.Go(func() {
 			defer close(conn)
-			c, err := listener.Accept()
-			if err != nil {
-				return
+			if c, err := listener.Accept(); err == nil {
+				context.AfterFunc(ctx, func() { c.Close() })
+				conn <- c
 			}
-			context.AfterFunc(ctx, func() { c.Close() })
-			conn <- c
 		})
+		return conn
 	}
-	if len(launchers) == 2 {
-		r.carried.Go(func() { r.carry(<-conns[0], <-conns[1]) })
-	}
-	t.Cleanup(func() { cut(); r.carried.Wait() })
-	return r
-}
-
-func (r *relay) carry(from, to net.Conn) {
-	if from == nil || to == nil {
-		return
-	}
-	r.carried.Go(func() { _, _ = io.Copy(from, to); from.Close() })
-	r.bytes, _ = io.Copy(to, from)
-	to.Close()
+	from, to := accept(source), accept(target)
+	carried.Go(func() {
+		a, b := <-from, <-to
+		if a == nil || b == nil {
+			return
+		}
+		carried.Go(func() { _, _ = io.Copy(a, b); a.Close() })
+		_, _ = io.Copy(b, a)
+		b.Close()
+	})
 }
 
 const incoming = "VMGRACE_INCOMING=m-1"
@@ -250,109 +233,4 @@ func TestAShimWhoseGuestCanBeMovedIsSmallAndSleeps(t *testing.T) {
 		t.Errorf("its threads were switched %d times in 5 s", n)
 	}
 	wantSmall(t, s.cmd.Process.Pid)
-}
-
-// busy is a guest that writes memory faster than it is sent with this bandwidth.
-const (
-	busy = "busy=16"
-	slow = 1
-)
-
-func TestAMigrationIsPausedCutAndCancelled(t *testing.T) {
-	source := boot(t, busy)
-	for name, c := range map[string]struct {
-		pause bool
-		end   func(*relay)
-		want  signals.MoveState
-	}{
-		"cancelled":            {false, func(*relay) { source.wantOK(grace.MoveRequest{Do: grace.MoveCancel}) }, signals.StateCancelled},
-		"paused and cancelled": {true, func(*relay) { source.wantOK(grace.MoveRequest{Do: grace.MoveCancel}) }, signals.StateCancelled},
-		"cut":                  {false, func(r *relay) { r.cut() }, signals.StateFailed},
-		"paused and cut":       {true, func(r *relay) { r.cut() }, signals.StateFailed},
-		"read by nobody":       {false, nil, signals.StateCancelled},
-	} {
-		t.Run(name, func(t *testing.T) {
-			source.t = t
-			var r *relay
-			target := boot(t, "", incoming)
-			if c.end == nil {
-				r = relayed(t, source)
-			} else {
-				r = relayed(t, source, target)
-				target.wantOK(grace.MoveRequest{Do: grace.MoveIncoming})
-			}
-			source.wantOK(grace.MoveRequest{Do: grace.MoveMigrate, Bandwidth: slow, AutoConverge: true})
-			source.until("the progress", func(m signals.Moving) bool { return m.State == signals.StateActive && m.Total > 100<<20 })
-			if c.pause {
-				source.wantOK(grace.MoveRequest{Do: grace.MovePause})
-				source.becomes(signals.StatePaused)
-				if s := source.status(); s != "paused" {
-					t.Errorf("the guest is %s", s)
-				}
-			}
-			if c.end == nil {
-				source.wantOK(grace.MoveRequest{Do: grace.MoveCancel})
-			} else {
-				c.end(r)
-			}
-			// Then the guest runs on here, and what had come there is nothing.
-			m := source.becomes(c.want)
-			source.until("it runs", func(m signals.Moving) bool { return m.Guest == signals.GuestRunning })
-			if s := source.status(); s != "running" || c.want == signals.StateFailed && m.Reason == "" {
-				t.Errorf("the guest is %s, %+v", s, m)
-			}
-			if c.end != nil {
-				target.wantExit(1)
-			}
-			r.cut()
-		})
-	}
-	source.t = t
-}
-
-func TestAGuestThatItsUserHadPausedArrivesPaused(t *testing.T) {
-	source, target := boot(t, ""), boot(t, "", incoming)
-	source.ask("stop", nil)
-	if m := source.wantOK(grace.MoveRequest{Do: grace.MoveLook}); m.Guest != signals.GuestPaused {
-		t.Errorf("%+v", m)
-	}
-	relayed(t, source, target)
-	target.wantOK(grace.MoveRequest{Do: grace.MoveIncoming})
-	source.wantOK(grace.MoveRequest{Do: grace.MoveMigrate})
-	source.becomes(signals.StateCompleted)
-	if m := target.becomes(signals.StateArrived); m.Guest != signals.GuestPaused {
-		t.Errorf("%+v", m)
-	}
-}
-
-func TestAGuestThatIsBeingSentIsShutDown(t *testing.T) {
-	source, target := boot(t, busy), boot(t, "", incoming)
-	relayed(t, source, target)
-	target.wantOK(grace.MoveRequest{Do: grace.MoveIncoming})
-	source.wantOK(grace.MoveRequest{Do: grace.MoveMigrate, Bandwidth: slow})
-	source.becomes(signals.StateActive)
-	says(t, source.dir, grace.Status{UID: "u-1", Phase: grace.ShuttingDown, Request: 1})
-	source.wantExit(0)
-	target.wantExit(1)
-}
-
-func TestAGuestIsSentNoFasterThanItMay(t *testing.T) {
-	// Given a limit of 8 MiB/s.
-	source := boot(t, busy)
-	target := boot(t, "", incoming)
-	r := relayed(t, source, target)
-	target.wantOK(grace.MoveRequest{Do: grace.MoveIncoming})
-	source.wantOK(grace.MoveRequest{Do: grace.MoveMigrate, Bandwidth: 8})
-	begun := time.Now()
-	source.staysFor(2 * time.Second)
-	source.wantOK(grace.MoveRequest{Do: grace.MoveCancel})
-	source.becomes(signals.StateCancelled)
-	took := time.Since(begun)
-	target.wantExit(1)
-	r.cut()
-	r.carried.Wait()
-	// Then, with a tenth of a second's worth of QEMU's slack.
-	if most := int64(8<<20) * int64(took+500*time.Millisecond) / int64(time.Second); r.bytes > most || r.bytes == 0 {
-		t.Errorf("%d bytes in %v", r.bytes, took)
-	}
 }

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
@@ -60,46 +58,6 @@ func TestTheLockOfAShimAsPIDOneIsSeenFromOutside(t *testing.T) {
 	if !s.there(signals.FileVM) || s.holder() != 0 {
 		t.Error("after SIGKILL vm.json is there and unlocked")
 	}
-}
-
-func TestADiskThatFillsUpAfterTheStartStillGetsTheWholeTrigger(t *testing.T) {
-	pid, _ := vm(t)
-	s := started(t, kit.Tmpfs(t, "size=64k"), "--pid", pid)
-	s.eventually("registered", func() bool { return strings.Contains(s.stderr.String(), "registered") })
-	fill(t, s.dir)
-	s.signal(syscall.SIGTERM)
-	if got := s.trigger(); got.UID != "u-1" || got.Signal != "SIGTERM" || got.Time.IsZero() {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestADiskThatIsFullFromTheStartGetsATrigger(t *testing.T) {
-	pid, _ := vm(t)
-	dir := kit.Tmpfs(t, "size=64k")
-	fill(t, dir)
-	s := prepare(t, dir, "--pid", pid).start()
-	s.eventually("a line", func() bool { return strings.Contains(s.stderr.String(), "no space left") })
-	s.signal(syscall.SIGTERM)
-	s.eventually("the trigger", func() bool { return s.there(signals.FileTrigger) })
-	kit.Must(t, os.Remove(filepath.Join(dir, "filler")))
-	s.eventually("the registration", func() bool { return s.there(signals.FileVM) })
-	if !s.there(signals.FileTrigger) {
-		t.Error("the late registration took the trigger away")
-	}
-}
-
-func TestAReadOnlyDirectoryIsTriedUntilItCanBeWritten(t *testing.T) {
-	pid, _ := vm(t)
-	dir := kit.Tmpfs(t, "size=64k,ro")
-	s := prepare(t, dir, "--pid", pid).start()
-	s.eventually("a line", func() bool { return strings.Contains(s.stderr.String(), "read-only") })
-	s.signal(syscall.SIGTERM)
-	s.staysFor(150 * time.Millisecond)
-	kit.Must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
-	if got := s.trigger(); got.UID != "u-1" {
-		t.Errorf("%+v", got)
-	}
-	s.eventually("the registration", func() bool { return s.there(signals.FileVM) })
 }
 
 // Given a launcher that gets no inotify instance: a user has 128 of them, which other

@@ -162,22 +162,6 @@ func TestSignalledWithoutAVMEndsWhenTheAgentSaysStopped(t *testing.T) {
 	}
 }
 
-func TestAnEndThatAnEarlierContainerWasToldEndsNoShim(t *testing.T) {
-	// Given a launcher that was started again in place, in the directory of the previous
-	// one.
-	dir := t.TempDir()
-	says(t, dir, grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Graceful, EndedAt: time.Now()})
-	s := started(t, dir, "--pid-file", filepath.Join(dir, "never"))
-	// When the shim is signalled before its VM exists.
-	s.signal(syscall.SIGTERM)
-	s.trigger()
-	s.staysFor(300 * time.Millisecond)
-	// Then it waits for the end of its own VM. The status in the directory is that of the
-	// previous one.
-	says(t, dir, grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Forced, EndedAt: time.Now().Add(time.Second)})
-	s.wantExit(0)
-}
-
 // staysFor checks that the shim does not end for that time. A slow machine can hide a
 // mistake here, but cannot cause a false failure.
 func (s *shimProcess) staysFor(d time.Duration) {
@@ -214,15 +198,6 @@ func TestSignalRightAfterExecIsAnsweredOrNothingHadBegun(t *testing.T) {
 		}
 	}
 	t.Logf("%d of 60 came before the runtime was up", early)
-}
-
-func TestSignalIsNeverLostOnceTheVMIsRegistered(t *testing.T) {
-	pid, _ := vm(t)
-	for range 40 {
-		s := started(t, t.TempDir(), "--pid", pid)
-		s.signal(syscall.SIGTERM)
-		s.trigger()
-	}
 }
 
 func TestALogThatNobodyReadsHoldsUpNothing(t *testing.T) {

@@ -59,43 +59,6 @@ func TestAKeeperThatIsStuckDoesNotHoldUpItsDeadline(t *testing.T) {
 	})
 }
 
-func TestAShorterDeadlineIsArmed(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		_, shim := r.guarded(fake.Guest{Name: domain}, "60")
-		r.trigger(domain)
-		r.after(10 * second)
-		r.set(domain, func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
-		died := time.Since(r.start)
-		if err := shim.Signal(9); err != nil {
-			t.Fatal(err)
-		}
-		r.after(2 * minute)
-		if got, want := r.when(fake.OpSignal, domain), []time.Duration{died}; !slices.Equal(got, want) {
-			t.Errorf("signalled at %v, want %v: once, when the launcher died", got, want)
-		}
-	})
-}
-
-func TestNothingIsSentAfterTheVMOrTheAgentHasEnded(t *testing.T) {
-	for name, ends := range map[string]func(*rig){
-		"the guest is off in time": func(r *rig) { r.hv.End(domain, grace.EndGuest) },
-		"the agent ends":           func(r *rig) { r.stop(); r.stop = func() {} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(r *rig) {
-				r.guarded(fake.Guest{Name: domain}, "60")
-				r.trigger(domain)
-				r.after(59 * second)
-				ends(r)
-				r.after(minute)
-				if got := r.when(fake.OpSignal, domain); len(got) != 0 {
-					t.Errorf("signalled at %v", got)
-				}
-			})
-		})
-	}
-}
-
 func TestASignalThatTheKeeperHasNotHeardOfYetIsForced(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		// Given: a keeper that is stuck while its VM is signalled and then ends.
@@ -152,25 +115,6 @@ func TestARecordThatIsReadLateKeepsItsDeadline(t *testing.T) {
 			t.Errorf("signalled at %v, want %v", got, want)
 		}
 		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
-	})
-}
-
-func TestARecordThatIsReadLateIsGuarded(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain}, "60")
-		begun := time.Since(r.start)
-		r.trigger(domain)
-		r.after(20 * second)
-		record, _ := r.cache.get(domain)
-		r.stop()
-		r.cache.take(domain)
-		r.set(domain, func(v *watch.View) { *v = watch.View{} })
-		r.run()
-		r.agent.Guard([]grace.Record{record})
-		r.after(2 * minute)
-		if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + 60*second}; !slices.Equal(got, want) {
-			t.Errorf("signalled at %v, want %v", got, want)
-		}
 	})
 }
 
@@ -268,50 +212,6 @@ func TestADeadlineOfNowWaitsAMomentForItsRecord(t *testing.T) {
 				r.after(5 * second)
 				if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + of.late}; !slices.Equal(got, want) {
 					t.Errorf("signalled at %v, want %v", got, want)
-				}
-			})
-		})
-	}
-}
-
-func TestTheLogTellsOfASignalThatNoRecordTellsOf(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		// Given: a deaf guest in mid-grace.
-		r.guarded(fake.Guest{Name: domain}, "10")
-		r.trigger(domain)
-		r.after(5 * second)
-		r.stop()
-		// When: an agent signals it at its deadline, and is killed before it notes that.
-		r.after(6 * second)
-		r.hv.End(domain, grace.EndKilled)
-		r.run()
-		r.after(second)
-		// Then
-		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
-	})
-}
-
-func TestAGuestThatIsOffBeforeItsDeadlineIsNotForced(t *testing.T) {
-	for name, c := range map[string]struct {
-		guest   fake.Guest
-		takes   time.Duration
-		signals int
-	}{
-		"its QEMU frees memory beyond the deadline": {fake.Guest{Frees: 2 * minute}, 2*minute + 20*second, -1},
-		"its QEMU stays": {fake.Guest{Stays: true}, 4 * second, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(r *rig) {
-				c.guest.Name, c.guest.Presses, c.guest.ShutsDown = domain, 1, 3*second
-				r.guarded(c.guest, "10")
-				r.trigger(domain)
-				r.after(c.takes)
-				r.stoppedAs(domain, grace.LauncherSignal, grace.Graceful)
-				if n := r.hv.Count(fake.OpSignal, domain); c.signals >= 0 && n != c.signals {
-					t.Errorf("%d signals, want %d", n, c.signals)
-				}
-				if n := r.meter.of("overshot"); c.guest.Stays && n != 0 {
-					t.Error("a signal before the deadline counts as one after it")
 				}
 			})
 		})

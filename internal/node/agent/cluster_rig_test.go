@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -104,8 +103,6 @@ func (c *memoryCluster) asks() int {
 	defer c.mu.Unlock()
 	return c.asked
 }
-
-var errDown = errors.New("connection refused")
 
 const (
 	uid  = "uid-1"

@@ -51,60 +51,6 @@ func TestARecordWithoutAStartTimeIsIdentifiedAnew(t *testing.T) {
 	}
 }
 
-func TestAnUnidentifiedInstanceIsLeftToLibvirtInMidGrace(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.hv.Start(fake.Guest{Name: domain, Unidentified: true})
-		r.after(12 * second)
-		r.trigger(domain)
-		r.after(10 * second)
-		r.hv.Identify(domain) // it is the one that was there when the shutdown began
-		r.after(minute)
-		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
-		if r.meter.of("destroyed signal") != 1 {
-			t.Errorf("%v; want it signalled, once its process is known", r.meter.counts)
-		}
-	})
-}
-
-func TestATriggerThatNamesAnUnknownVMWaitsUntilItIsKnown(t *testing.T) {
-	for _, c := range []struct {
-		name, uid string
-		counts    bool
-	}{
-		{"it is this VM's", "uid-1", true},
-		{"it is an earlier VM's", "uid-0", false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, func(r *rig) {
-				// Given: trigger and domain are there before the shim has registered.
-				r.change(domain, func(v *watch.View) {
-					v.Trigger, v.TriggerUID, v.TriggerID = true, c.uid, grace.TriggerID{Inode: 5}
-				})
-				r.hv.Start(fake.Guest{Name: domain})
-				r.after(10 * time.Second)
-				r.untouched()
-				// When it has.
-				shim := r.hv.StartProcess("shim")
-				at := r.Now()
-				r.change(domain, func(v *watch.View) {
-					v.Registered, v.Locked, v.Holder.PID, v.Holder.File = true, true, shim.PID(), 77
-					v.UID, v.Readable, v.Grace = "uid-1", true, "30"
-				})
-				r.after(time.Second)
-				if c.counts {
-					r.startedAs(grace.LauncherSignal, at, 30*time.Second)
-					return
-				}
-				r.after(time.Hour)
-				r.untouched()
-				if r.dir(domain).look().Trigger || r.meter.of("rejected trigger_uid") != 1 {
-					t.Errorf("the leftover is still there, or was not counted: %v", r.meter.counts)
-				}
-			})
-		})
-	}
-}
-
 func TestALateRemovalOfATriggerSaysNothingOfTheNext(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		// Given: two leftovers, one after the other, that cannot be removed, on a slow disk.

@@ -28,24 +28,6 @@ func (r *rig) storm(lasts time.Duration, change func(i int, v *watch.View)) {
 	synctest.Wait()
 }
 
-func (d *memoryDir) looked() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.looks
-}
-
-func TestAStormCostsTenLooksASecond(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain}, "30")
-		r.after(minute)
-		before := r.dir(domain).looked()
-		r.storm(10*second, func(int, *watch.View) {})
-		if n := r.dir(domain).looked() - before; n > 10+100 || n < 100 {
-			t.Errorf("%d looks in 10 s, want a burst of 10 and then 10 a second", n)
-		}
-	})
-}
-
 func TestTheLastOfAStormIsSeen(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain}, "30")
@@ -70,17 +52,6 @@ func TestAKeeperThatOwesALookDoesNotEnd(t *testing.T) {
 		r.after(second)
 		if n := len(r.agent.keepers); n != 1 {
 			t.Errorf("%d keepers: the directory that came back is not seen", n)
-		}
-	})
-}
-
-func TestTheFirstLooksOfAQuietVMAreNotHeldBack(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain}, "30")
-		r.after(minute)
-		r.trigger(domain)
-		if n := r.hv.Count(fake.OpAsk, domain); n != 1 {
-			t.Errorf("asked %d times at once", n)
 		}
 	})
 }

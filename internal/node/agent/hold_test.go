@@ -54,23 +54,3 @@ func TestAHeldShutdownIsToldOfAndAsksNobody(t *testing.T) {
 		}
 	})
 }
-
-// A pod that may not be held, or is deleted for another reason, is not delayed.
-func TestAPlainDeletionBeginsAtOnce(t *testing.T) {
-	for name, change := range map[string]func(*grace.Pod){
-		"no annotation":  func(p *grace.Pod) { p.Holdable = false },
-		"another reason": func(p *grace.Pod) { p.HoldReason = "" },
-		"cut short":      func(p *grace.Pod) { p.KillAt = p.DeletingAt.Add(80 * time.Second) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inCluster(t, "60", func(r *rig, _ *memoryCluster) {
-				at := r.Now()
-				r.api(func(c *memoryCluster) { preempted(&c.pods[0], at); change(&c.pods[0]) })
-				r.sigterm(pod1)
-				if rec, _ := r.record(); rec.Shutdown.Start != at || rec.Hold.UnderWay() {
-					t.Errorf("%+v", rec)
-				}
-			})
-		})
-	}
-}

@@ -78,12 +78,6 @@ func (m *memoryNode) shutsDown(delay time.Duration) {
 	m.is(NodeState{Known: true, Held: true, ShuttingDown: true, Delay: delay})
 }
 
-func (m *memoryNode) downs() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.letGo)
-}
-
 func (m *memoryNode) keeps() grace.NodeShutdownTime {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -118,32 +112,6 @@ func onNode(t *testing.T, test func(*rig, *memoryNode)) {
 	})
 }
 
-func TestANodeThatShutsDownWaitsForItsVMs(t *testing.T) {
-	onNode(t, func(r *rig, m *memoryNode) {
-		// Given: a polite guest, a slow one and one that does not listen.
-		for _, g := range []fake.Guest{{Name: "ns_polite", Presses: 1, ShutsDown: 2 * time.Second}, {Name: "ns_slow", Presses: 1, ShutsDown: 15 * time.Second}, {Name: domain}} {
-			r.guarded(g, "20")
-		}
-		// When the node shuts down, and kubelet kills a launcher.
-		at := time.Now()
-		m.shutsDown(time.Minute)
-		r.after(time.Second)
-		r.set("ns_slow", func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
-		r.agent.LauncherChanged("ns_slow")
-		r.after(15 * time.Second)
-		r.stoppedAs("ns_polite", grace.NodeShutdown, grace.Graceful)
-		r.stoppedAs("ns_slow", grace.NodeShutdown, grace.Graceful)
-		if m.downs() != 0 {
-			t.Fatal("the node went down with a guest in its grace period")
-		}
-		r.after(20 * time.Second)
-		r.stoppedAs(domain, grace.NodeShutdown, grace.Forced)
-		if after := m.wentDown(t, at); after < 20*time.Second || after > 20*time.Second+500*time.Millisecond {
-			t.Errorf("the node went down after %v; the last VM was gone at 20 s", after)
-		}
-	})
-}
-
 func TestANodeWithoutVMsGoesDownAtOnce(t *testing.T) {
 	onNode(t, func(r *rig, m *memoryNode) {
 		r.after(time.Second)
@@ -152,43 +120,6 @@ func TestANodeWithoutVMsGoesDownAtOnce(t *testing.T) {
 		r.after(time.Second)
 		if after := m.wentDown(t, at); after > 100*time.Millisecond {
 			t.Errorf("went down after %v", after)
-		}
-	})
-}
-
-func TestANodeThatGoesDownEarlierLeavesQEMUItsDestroyTimeout(t *testing.T) {
-	onNode(t, func(r *rig, m *memoryNode) {
-		r.guarded(fake.Guest{Name: domain}, "60")
-		at := r.Now()
-		m.shutsDown(30 * time.Second)
-		rec, _ := r.cache.get(domain)
-		if left := rec.Shutdown.Deadline.Sub(at); rec.Shutdown.Cause != grace.NodeShutdown || left != 20*time.Second {
-			t.Fatalf("%+v; want NodeShutdown, 10 s before the node's end", rec.Shutdown)
-		}
-		if r.meter.of("rejected node_shutdown_delay") != 1 {
-			t.Error("not counted")
-		}
-		if m.keeps() != (grace.NodeShutdownTime{Begin: at, End: at.Add(30 * time.Second)}) {
-			t.Errorf("kept %+v", m.keeps())
-		}
-	})
-}
-
-func TestAnAgentThatStartsInTheMiddleKeepsTheNodesEnd(t *testing.T) {
-	onNode(t, func(r *rig, m *memoryNode) {
-		r.guarded(fake.Guest{Name: domain}, "40")
-		at := r.Now()
-		m.shutsDown(60 * time.Second)
-		r.stop()
-		r.after(5 * time.Second)
-		r.set(domain, func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 }) // killed meanwhile
-		r.run()
-		r.after(time.Second)
-		if rec, _ := r.cache.get(domain); rec.Shutdown.Deadline != at.Add(40*time.Second) {
-			t.Errorf("the deadline is %v after the shutdown's begin", rec.Shutdown.Deadline.Sub(at))
-		}
-		if n, _ := r.agent.nodeShutdown(domain); n.End != at.Add(60*time.Second) {
-			t.Errorf("the node's end is %v", n.End.Sub(at))
 		}
 	})
 }
@@ -270,49 +201,6 @@ func TestAnAgentThatStartsInTheMiddleAsksWhyALauncherDied(t *testing.T) {
 	}
 }
 
-func TestALauncherThatEndedWithTheNodeLeavesItsVM(t *testing.T) {
-	onNode(t, func(r *rig, m *memoryNode) {
-		r.guarded(fake.Guest{Name: domain}, "30")
-		at := r.Now()
-		m.shutsDown(time.Minute)
-		r.change(domain, func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
-		r.after(time.Second)
-		m.is(NodeState{Known: true, Held: true, Delay: time.Minute})
-		r.after(time.Second)
-		if rec, _ := r.cache.get(domain); rec.Shutdown.Deadline.Sub(at) != 30*time.Second {
-			t.Errorf("it has %v", rec.Shutdown.Deadline.Sub(at))
-		}
-		r.after(time.Minute)
-		r.stoppedAs(domain, grace.NodeShutdown, grace.Forced)
-	})
-}
-
-func TestAShutdownOfTheNodeThatIsCalledOff(t *testing.T) {
-	onNode(t, func(r *rig, m *memoryNode) {
-		r.guarded(fake.Guest{Name: domain, Presses: 1, ShutsDown: 10 * time.Second}, "30")
-		m.shutsDown(time.Minute)
-		r.after(time.Second)
-		m.is(NodeState{Known: true, Held: true, Delay: time.Minute})
-		// A guest that starts now goes on; the one that was asked ends.
-		r.guarded(fake.Guest{Name: "ns_next"}, "30")
-		r.after(5 * time.Minute)
-		r.stoppedAs(domain, grace.NodeShutdown, grace.Graceful)
-		if rec, ok := r.cache.get("ns_next"); !ok || rec.ShuttingDown() {
-			t.Errorf("the other one is %+v", rec)
-		}
-		if m.keeps().UnderWay() || m.downs() != 0 {
-			t.Errorf("kept %+v, let go %d times", m.keeps(), m.downs())
-		}
-		// The next shutdown counts as any other.
-		at := time.Now()
-		m.shutsDown(time.Minute)
-		r.after(time.Minute)
-		if after := m.wentDown(t, at); after < 30*time.Second || after > 31*time.Second {
-			t.Errorf("the node went down after %v", after)
-		}
-	})
-}
-
 func TestADiskThatRefusesOrHangsDelaysNoGuestForLong(t *testing.T) {
 	onNode(t, func(r *rig, m *memoryNode) {
 		r.guarded(fake.Guest{Name: domain, Presses: 1, ShutsDown: time.Second}, "30")
@@ -379,43 +267,6 @@ func priorities(t *testing.T, delay time.Duration, test func(*rig, *memoryNode))
 		r.hv.Start(fake.Guest{Name: "ns_high", Presses: 1, ShutsDown: 10 * time.Second})
 		r.after(2 * time.Second)
 		test(r, r.node)
-	})
-}
-
-func TestVMsOfALowerPriorityGoFirstWhereThereIsTime(t *testing.T) {
-	priorities(t, 2*time.Minute, func(r *rig, m *memoryNode) {
-		at := time.Now()
-		m.shutsDown(2 * time.Minute)
-		r.after(time.Minute)
-		low, high := r.when(fake.OpAsk, domain), r.when(fake.OpAsk, "ns_high")
-		if len(low) == 0 || len(high) == 0 {
-			t.Fatalf("asked at %v, %v", low, high)
-		}
-		// The important one is asked when the other is gone, not at the end of that one's
-		// time.
-		if first, second := r.start.Add(low[0]).Sub(at), r.start.Add(high[0]).Sub(at); first > time.Second || second < 20*time.Second || second > 21*time.Second {
-			t.Errorf("asked after %v and %v", first, second)
-		}
-		if s := r.podDir("pod-2").said(); s.Cause != grace.NodeShutdown || s.Outcome != grace.Graceful {
-			t.Errorf("status.json: %+v", s)
-		}
-		if after := m.wentDown(t, at); after < 30*time.Second || after > 31*time.Second {
-			t.Errorf("the node went down after %v", after)
-		}
-	})
-}
-
-func TestAllVMsAreAskedAtOnceWhereThereIsNoTimeForMore(t *testing.T) {
-	priorities(t, 50*time.Second, func(r *rig, m *memoryNode) {
-		at := time.Now()
-		m.shutsDown(50 * time.Second)
-		r.after(time.Second)
-		for _, name := range []string{domain, "ns_high"} {
-			if asked := r.when(fake.OpAsk, name); len(asked) == 0 || r.start.Add(asked[0]).Sub(at) > time.Second {
-				t.Errorf("%s is asked at %v", name, asked)
-			}
-		}
-		r.after(time.Minute)
 	})
 }
 

@@ -97,39 +97,6 @@ func TestATriggerOfTheNextInstanceOutlivesTheOldRecord(t *testing.T) {
 	}
 }
 
-func TestATriggerFromBeforeARebootEndsNobody(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain}, "30")
-		r.trigger(domain)
-		r.stop()
-		r.policy.BootID = "next boot"
-		r.set(domain, func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
-		r.hv.Restart(domain)
-		r.run()
-		r.after(time.Hour)
-		if n := r.hv.Count(fake.OpSignal, domain); n != 0 {
-			t.Error("a leftover ended a new VM")
-		}
-		if r.dir(domain).look().Trigger {
-			t.Error("the leftover is still there")
-		}
-	})
-}
-
-func TestAVMThatMigratesAwayInMidGraceIsLost(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain}, "30")
-		r.trigger(domain)
-		r.after(10 * second)
-		r.hv.End(domain, grace.EndMoved)
-		r.after(minute)
-		r.stoppedAs(domain, grace.LauncherSignal, grace.Lost)
-		if r.hv.Count(fake.OpSignal, domain) != 0 || r.hv.Count(fake.OpDestroy, domain) != 0 {
-			t.Error("destroyed")
-		}
-	})
-}
-
 func TestADestroyThatHangsThoughTheVMIsDeadIsNoEnd(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.hv.Start(fake.Guest{Name: domain, Unidentified: true}) // only libvirt can destroy it

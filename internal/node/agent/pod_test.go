@@ -14,101 +14,6 @@ func deleted(p *grace.Pod, at grace.Mono, length time.Duration) {
 	p.Deleting, p.DeletingAt, p.DeletionGrace, p.KillAt = true, at, length, at.Add(length)
 }
 
-func TestAPodThatIsKilledEarlierMovesTheDeadline(t *testing.T) {
-	inCluster(t, "60", func(r *rig, c *memoryCluster) {
-		at := r.Now()
-		r.api(func(c *memoryCluster) { deleted(&c.pods[0], at, 5*time.Second) })
-		r.untouched() // a pod's deletion is no cause: its SIGTERM is
-		r.after(100 * time.Millisecond)
-		r.sigterm(pod1)
-		rec, _ := r.record()
-		if s := rec.Shutdown; s.Cause != grace.LauncherSignal || s.Deadline != at.Add(3*time.Second) {
-			t.Errorf("%+v; want a deadline 2 s before kubelet's kill", s)
-		}
-		r.after(time.Minute)
-		r.stoppedAs(pod1, grace.LauncherSignal, grace.Forced)
-		if got := c.told(); !slices.Equal(got, []string{"ShutdownStarted", "GraceShortened", "ShutdownForced"}) &&
-			!slices.Equal(got, []string{"GraceShortened", "ShutdownStarted", "ShutdownForced"}) {
-			t.Errorf("Events %v", got)
-		}
-	})
-}
-
-func TestAPodsKillCountsFromItsSignalWhereThatWasSeenFirst(t *testing.T) {
-	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
-		at := r.Now()
-		r.sigterm(pod1)
-		r.after(10 * time.Second)
-		r.api(func(c *memoryCluster) { deleted(&c.pods[0], r.Now(), 20*time.Second) })
-		if rec, _ := r.record(); rec.Shutdown.Deadline != at.Add(18*time.Second) {
-			t.Errorf("deadline %v after the signal, want 18 s", rec.Shutdown.Deadline.Sub(at))
-		}
-	})
-}
-
-func TestATouchLongBeforeAPodsDeletionDoesNotBringItsKillForward(t *testing.T) {
-	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
-		r.set(pod1, func(v *watch.View) { v.Trigger, v.TriggerID = true, grace.TriggerID{Inode: 5} })
-		r.agent.LauncherChanged(domain)
-		r.after(10 * time.Second)
-		at := r.Now()
-		r.api(func(c *memoryCluster) { deleted(&c.pods[0], at, 20*time.Second) })
-		if rec, _ := r.record(); rec.Shutdown.Deadline != at.Add(18*time.Second) {
-			t.Errorf("deadline %v after the deletion, want 18 s", rec.Shutdown.Deadline.Sub(at))
-		}
-	})
-}
-
-func TestAKillThatIsOverdueMovesTheDeadlineToNowAndNoFurther(t *testing.T) {
-	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
-		r.sigterm(pod1)
-		r.after(10 * time.Second)
-		at := r.Now()
-		r.api(func(c *memoryCluster) { deleted(&c.pods[0], at, time.Second) })
-		r.after(time.Second)
-		if s := r.dir(pod1).said(); s.Outcome != grace.Forced {
-			t.Errorf("%+v", s)
-		}
-	})
-}
-
-func TestAPodWithAShorterGraceIsReportedEarlyAndOnce(t *testing.T) {
-	inCluster(t, "60", func(r *rig, c *memoryCluster) {
-		for range 3 {
-			r.api(func(c *memoryCluster) { c.pods[0].GracePeriod = 65 * time.Second })
-		}
-		r.restart()
-		r.after(time.Minute)
-		r.untouched()
-		if got := c.told(); !slices.Equal(got, []string{"PodGraceTooShort"}) {
-			t.Errorf("Events %v", got)
-		}
-	})
-}
-
-func TestARecordFindsItsLauncherWithTheAPIServerDown(t *testing.T) {
-	inCluster(t, "60", func(r *rig, c *memoryCluster) {
-		vmi, pods := c.vmi, c.pods
-		r.stop()
-		c.synced, c.vmi, c.pods, c.watched = false, nil, nil, ""
-		r.run()
-		r.after(time.Minute)
-		r.untouched()
-		if got := c.told(); len(got) > 0 {
-			t.Errorf("Events %v about a pod of which nothing is known", got)
-		}
-		if c.watched != pod1 {
-			t.Errorf("the directory of %q is watched", c.watched)
-		}
-		at := r.Now()
-		r.sigterm(pod1)
-		r.startedAs(grace.LauncherSignal, at, time.Minute)
-		// When the API server is back, nothing changes.
-		r.api(func(c *memoryCluster) { c.synced, c.vmi, c.pods = true, vmi, pods })
-		r.startedAs(grace.LauncherSignal, at, time.Minute)
-	})
-}
-
 func TestAVMIThatWasDeletedWhileTheAgentWasDownIsNoticed(t *testing.T) {
 	inCluster(t, "60", func(r *rig, c *memoryCluster) {
 		r.stop()
@@ -152,18 +57,6 @@ func TestTheFirstWordOfTheAPIServerIsWaitedForASecond(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestALauncherThatClaimsAnotherUIDIsNotBelieved(t *testing.T) {
-	inCluster(t, "", func(r *rig, _ *memoryCluster) {
-		r.set(pod1, func(v *watch.View) { v.UID, v.Readable, v.Grace = "another", true, "7" })
-		r.agent.LauncherChanged(domain)
-		r.after(time.Second)
-		rec, _ := r.record()
-		if rec.UID != uid || rec.Period.Source != grace.SourceDefault || r.meter.of("rejected vm_claim") != 1 {
-			t.Errorf("%+v, rejected %d", rec, r.meter.of("rejected vm_claim"))
-		}
-	})
 }
 
 func TestAVMWithoutLauncherPodIsGuardedForItsVMI(t *testing.T) {

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,27 +45,6 @@ func TestItIsSaidWhyAGuestDoesNotShutDown(t *testing.T) {
 	}
 }
 
-// Given a VM that is being saved when it is to stop. When half of the grace period is over, then an
-// Event says that its deadline cuts the save, once.
-func TestASaveThatTheDeadlineCutsIsSaidBefore(t *testing.T) {
-	inCluster(t, "40", func(r *rig, c *memoryCluster) {
-		r.hv.PausedBy(domain, grace.PausedBySave)
-		r.sigterm(pod1)
-		r.after(19 * second)
-		if slices.Contains(c.told(), "SaveCutShort") {
-			t.Error("said too early: it may end in time")
-		}
-		r.after(2 * second)
-		if !slices.Contains(c.told(), "SaveCutShort") {
-			t.Errorf("told %v", c.told())
-		}
-		r.after(30 * second)
-		if got := c.told(); !slices.Equal(got, []string{"ShutdownStarted", "SaveCutShort", "ShutdownForced"}) {
-			t.Errorf("told %v", got)
-		}
-	})
-}
-
 // Given a guest that has panicked and is kept. When its VM is to stop, then it is ended at once, and
 // told with its reason.
 func TestACrashedGuestIsEndedAtOnce(t *testing.T) {
@@ -85,20 +63,6 @@ func TestACrashedGuestIsEndedAtOnce(t *testing.T) {
 		}
 		if said := c.events[len(c.events)-1].Message; !strings.Contains(said, "panicked") {
 			t.Errorf("the Event says %q", said)
-		}
-	})
-}
-
-// Given a guest that is asked while it boots. When its agent connects, then that is asked at once.
-func TestAnAgentThatConnectsLateIsAskedThen(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain}, "60")
-		r.trigger(domain)
-		r.after(12 * second)
-		r.hv.Connect(domain, "")
-		r.after(100 * time.Millisecond)
-		if r.meter.of("asked agent ok") != 1 || r.meter.of("asked acpi ok") != 3 {
-			t.Errorf("asked: %v", r.meter.counts)
 		}
 	})
 }

@@ -100,16 +100,6 @@ func TestNoWordAboutAVMIThatWasNeverSeen(t *testing.T) {
 	}
 }
 
-func TestAnotherUIDIsADeletion(t *testing.T) {
-	r := newRig(t).watching()
-	old := r.makeVMI("vm", "", `{}`)
-	r.must("DELETE", r.vmiPath("vm"), "")
-	r.makeVMIOn("another", "vm", "", `{}`)
-	r.wantFate("vm", old, grace.FateReplaced)
-	r.proxy.breaksFor(isCRD, textPage(404))
-	r.wantFate("vm", old, grace.FateUnknown)
-}
-
 func TestAConfirmationThatHangsEndsWithItsContextOrByItself(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -121,74 +111,6 @@ func TestAConfirmationThatHangsEndsWithItsContextOrByItself(t *testing.T) {
 		t.Errorf("it took %v", d)
 	}
 }
-
-// crdFate deletes the CRD under five VMIs and keeps asking what became of them.
-func crdFate(t *testing.T, metadata string) {
-	t.Helper()
-	r := newRig(t).watching()
-	t.Cleanup(func() { r.restoreCRD() })
-	seen := map[string]grace.VMI{}
-	for i := range 5 {
-		name := fmt.Sprintf("vm-%d", i)
-		seen[name] = r.makeVMI(name, metadata, `{}`)
-		r.sees(name, seen[name])
-	}
-	r.must("DELETE", crdPath, "")
-	fates := map[grace.Fate]int{}
-	ask := func() {
-		for name, v := range seen {
-			f, err := r.fate(name, v)
-			if f == grace.FateDeleted {
-				t.Fatalf("%s counts as deleted (%v)", name, err)
-			}
-			if v := r.VMI(r.name, name); v.State == grace.VMIDeleting {
-				t.Fatalf("%s is shown as deleted", name)
-			}
-			fates[f]++
-		}
-	}
-	// With finalizers the CRD and its objects stay, all being deleted.
-	if metadata != "" {
-		marked := func() bool {
-			return strings.Contains(string(r.do("GET", r.vmiPath("vm-4"), "").body), "deletionTimestamp")
-		}
-		r.eventually(func() bool { ask(); return marked() }, "the VMIs are not deleted")
-		r.eventually(func() bool { f, _ := r.fate("vm-4", seen["vm-4"]); return f == grace.FateLost }, "it is not noticed that they go with their CRD")
-		for name := range seen {
-			r.must("PATCH", r.vmiPath(name), `{"metadata":{"finalizers":null}}`)
-			ask()
-		}
-	}
-	r.eventually(func() bool { ask(); return r.do("GET", crdPath, "").code == http.StatusNotFound }, "the CRD stays")
-	r.eventually(func() bool { ask(); return !r.Up() }, "a lost CRD is not noticed")
-	for name, v := range seen {
-		r.wantFate(name, v, grace.FateUnknown) // the server does not know the resource any more
-	}
-	r.restoreCRD()
-	begin := time.Now()
-	r.eventually(func() bool { ask(); return r.Up() }, "the restored CRD is not noticed")
-	t.Logf("noticed after %v; fates meanwhile (0 unknown, 1 deleted, 4 lost): %v", time.Since(begin), fates)
-	for name, v := range seen {
-		r.misses(name)
-		r.wantFate(name, v, grace.FateLost)
-	}
-	for line, times := range map[string]int{"CRD of the VMIs is being deleted": 1, "are not watched": 1, "deploy/crds": 1} {
-		if n := strings.Count(r.logged(), line); n < times || n > times+1 {
-			t.Errorf("%q %d times, want %d:\n%s", line, n, times, r.logged())
-		}
-	}
-	// The Source still works, also for a VMI of a known name.
-	node := r.makeVMI("vm-0", "", `{}`)
-	r.sees("vm-0", node)
-	r.wantFate("vm-0", seen["vm-0"], grace.FateLost)
-	r.must("DELETE", r.vmiPath("vm-0"), "")
-	r.misses("vm-0")
-	r.wantFate("vm-0", node, grace.FateDeleted)
-}
-
-func TestVMIsThatGoWithTheirCRDAreNotDeleted(t *testing.T) { crdFate(t, "") }
-
-func TestVMIsWithFinalizersThatGoWithTheirCRDAreNotDeleted(t *testing.T) { crdFate(t, finalizer) }
 
 // restoreCRD makes the CRD again, if it is gone, in another second than before.
 func (r *rig) restoreCRD() {

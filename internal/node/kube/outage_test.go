@@ -146,45 +146,6 @@ func TestEmptyListsProveNothing(t *testing.T) {
 	}
 }
 
-func TestRightsThatAreTakenAwayAndGivenBack(t *testing.T) {
-	r := newRig(t)
-	v := r.makeVMI("vm", "", `{}`)
-	gone := r.makeVMI("gone", "", `{}`)
-	r.watching()
-	r.sees("vm", v)
-	r.sees("gone", gone)
-	if strings.Contains(r.logged(), "forbid") {
-		t.Errorf("the rights in deploy/daemonset do not suffice:\n%s", r.logged())
-	}
-	r.must("DELETE", bindings+"/"+r.name, "")
-	r.must("DELETE", r.vmiPath("gone"), "")
-	r.eventually(func() bool { _, err := r.fate("vm", v); return err != nil }, "the rights are still there")
-	for range 5 { // an open watch goes on without rights
-		r.wantFate("vm", v, grace.FateUnknown)
-		r.wantFate("gone", gone, grace.FateUnknown)
-	}
-	if line := r.logged(); strings.Count(line, "level=WARN") != 1 || !strings.Contains(line, string(forbidden)) || !strings.Contains(line, "deploy/daemonset") {
-		t.Errorf("want one line about all the questions that say 403:\n%s", line)
-	}
-	r.proxy.cut()
-	r.eventually(func() bool { return !r.Up() && strings.Contains(r.logged(), "are not watched") }, "it is not noticed that the rights are gone")
-	r.wantFate("vm", v, grace.FateUnknown)
-	r.wantFate("gone", gone, grace.FateUnknown)
-	r.sees("vm", v)
-	line := r.logged()
-	r.Report(r.event("MeanwhileStopped"))
-	r.eventually(func() bool { return r.proxy.asked("POST") > 1 }, "nobody tries again")
-	if strings.Count(line, "level=WARN") != 2 {
-		t.Errorf("want one more line:\n%s", line)
-	}
-	r.permit()
-	r.eventually(r.Up, "the rights are back, and it is not noticed")
-	r.misses("gone")
-	r.wantFate("gone", gone, grace.FateDeleted)
-	r.wantFate("vm", v, grace.FateHere)
-	r.eventually(func() bool { return r.reasons() == "MeanwhileStopped" }, "the Event of the meantime is lost")
-}
-
 // direct returns a rig without a proxy: the kernel and the server end its
 // connections.
 func direct(t *testing.T, api *cluster.API) *rig {

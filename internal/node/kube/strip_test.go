@@ -233,3 +233,29 @@ func TestALabelOfAFormerNodeMovesNoVM(t *testing.T) {
 		t.Errorf("KubeVirt's own label, which goes before the status: %q", got)
 	}
 }
+
+// What a VMI states reaches the rules as it was written: one that is no number is invalid, never 0.
+func TestWhateverAVMIStatesIsReadAsItIs(t *testing.T) {
+	for spec, want := range map[string]string{
+		`{"terminationGracePeriodSeconds":"30"}`:                               `"30"`,
+		`{"terminationGracePeriodSeconds":1.5}`:                                `1.5`,
+		`{"terminationGracePeriodSeconds":-3}`:                                 `-3`,
+		`{"terminationGracePeriodSeconds":0}`:                                  `0`,
+		`{"terminationGracePeriodSeconds":9223372036854775807}`:                `9223372036854775807`,
+		`{"terminationGracePeriodSeconds":1e+30}`:                              `1e+30`,
+		`{"terminationGracePeriodSeconds":null}`:                               ``,
+		`{"terminationGracePeriodSeconds":{"a":[1,2]}}`:                        `{"a":[1,2]}`,
+		`{"terminationGracePeriodSeconds":[]}`:                                 `[]`,
+		`{"terminationGracePeriodSeconds":"` + strings.Repeat("ä", 500) + `"}`: `"` + strings.Repeat("ä", 31),
+		`{"TerminationGracePeriodSeconds":5}`:                                  ``,
+		`null`:                                                                 ``,
+		`"text"`:                                                               ``,
+		`[1,"a",{}]`:                                                           ``,
+		`{"terminationGracePeriodSeconds":11,"domain":{}}`:                     `11`,
+	} {
+		got := statedGrace(json.RawMessage(spec))
+		if _, err := grace.ParseSeconds(got); got != want || (err == nil) != (want == "0" || want == "11") {
+			t.Errorf("%.60s: %q, %v; want %q", spec, got, err, want)
+		}
+	}
+}

@@ -3,8 +3,6 @@
 package kube
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -117,27 +115,6 @@ func TestWhatHappensDuringAnOutageIsSeenAfterIt(t *testing.T) {
 	}
 }
 
-func TestAMoveIsNotADeletion(t *testing.T) {
-	r := newRig(t).watching()
-	v := r.makeVMI("vm", finalizer, `{}`)
-	r.sees("vm", v)
-	r.must("PATCH", r.vmiPath("vm"), `{"metadata":{"labels":{"kubevirt.io/nodeName":"another"}}}`)
-	r.misses("vm")
-	r.wantFate("vm", v, grace.FateMoved)
-	// Whoever deletes it then means the VM on the other node.
-	r.must("DELETE", r.vmiPath("vm"), "")
-	r.wantFate("vm", v, grace.FateMoved)
-	r.must("PATCH", r.vmiPath("vm"), `{"metadata":{"finalizers":null,"labels":{"kubevirt.io/nodeName":null}}}`)
-	r.wantFate("vm", v, grace.FateDeleted)
-
-	// A missing label names no other node.
-	v = r.makeVMI("bare", "", `{}`)
-	r.sees("bare", v)
-	r.must("PATCH", r.vmiPath("bare"), `{"metadata":{"labels":{"kubevirt.io/nodeName":null}}}`)
-	r.misses("bare")
-	r.wantFate("bare", v, grace.FateHere)
-}
-
 func TestAWatchThatFellTooFarBehindListsAgain(t *testing.T) {
 	r := newRig(t).watching()
 	gone, kept := r.makeVMI("gone", "", `{}`), r.makeVMI("kept", "", `{}`)
@@ -171,78 +148,6 @@ func TestAWatchThatFellTooFarBehindListsAgain(t *testing.T) {
 	r.proxy.recover()
 	late := r.makeVMI("late", "", `{}`)
 	r.sees("late", late)
-}
-
-func TestAnIllTypedVMIHarmsNoOther(t *testing.T) {
-	r := newRig(t)
-	// KubeVirt's own CRD has no schema either.
-	r.schema(`{"type":"object","x-kubernetes-preserve-unknown-fields":true}`)
-	cases := map[string]struct{ spec, grace string }{
-		"string":   {`{"terminationGracePeriodSeconds":"30"}`, `"30"`},
-		"float":    {`{"terminationGracePeriodSeconds":1.5}`, `1.5`},
-		"negative": {`{"terminationGracePeriodSeconds":-3}`, `-3`},
-		"zero":     {`{"terminationGracePeriodSeconds":0}`, `0`},
-		"huge":     {`{"terminationGracePeriodSeconds":9223372036854775807}`, `9223372036854775807`},
-		"bigger":   {`{"terminationGracePeriodSeconds":1e30}`, `1e+30`},
-		"null":     {`{"terminationGracePeriodSeconds":null}`, ``},
-		"object":   {`{"terminationGracePeriodSeconds":{"a":[1,2]}}`, `{"a":[1,2]}`},
-		"long":     {`{"terminationGracePeriodSeconds":"` + strings.Repeat("ä", 500) + `"}`, `"` + strings.Repeat("ä", 31)},
-		"spelling": {`{"TerminationGracePeriodSeconds":5}`, ``},
-		"nospec":   {`null`, ``},
-		"textspec": {`"text"`, ``},
-		"listspec": {`[1,"a",{}]`, ``},
-		"right":    {`{"terminationGracePeriodSeconds":11,"domain":{"devices":{"disks":[{"name":"d"}]}}}`, `11`},
-	}
-	seen := map[string]grace.VMI{}
-	for name, c := range cases {
-		seen[name] = r.makeVMI(name, "", c.spec)
-	}
-	r.watching() // all by a list
-	late := r.makeVMI("late", "", `{"terminationGracePeriodSeconds":[]}`)
-	late.Grace = `[]`
-	r.sees("late", late) // and by a watch
-	for name, c := range cases {
-		want := seen[name]
-		want.Grace = c.grace
-		r.sees(name, want)
-	}
-	var usable []string
-	for name := range cases {
-		v := r.VMI(r.name, name)
-		if _, err := grace.ParseSeconds(v.Grace); err == nil {
-			usable = append(usable, name)
-		}
-	}
-	if len(usable) != 2 {
-		t.Errorf("usable as grace periods: %v, want zero and right alone", usable)
-	}
-}
-
-// schema replaces the schema of the CRD until the end of the test. It waits
-// until a VMI with an invalid spec is accepted.
-func (r *rig) schema(text string) {
-	r.Helper()
-	var crd struct {
-		Spec struct{ Versions []map[string]any }
-	}
-	if err := json.Unmarshal(r.must("GET", crdPath, "").body, &crd); err != nil {
-		r.Fatal(err)
-	}
-	crd.Spec.Versions[0]["schema"] = map[string]any{"openAPIV3Schema": json.RawMessage(text)}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"versions": crd.Spec.Versions}})
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.must("PATCH", crdPath, string(patch))
-	r.Cleanup(func() {
-		if _, err := r.api.TryKubectl(context.Background(), "", "replace", "-f", crdFile); err != nil {
-			r.Error(err)
-		}
-	})
-	r.eventually(func() bool {
-		return r.do("POST", strings.TrimSuffix(r.vmiPath(""), "/")+"?dryRun=All",
-			`{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance","metadata":{"name":"probe"},"spec":1}`).code == http.StatusCreated
-	}, "the schema does not count")
 }
 
 func TestNothingAboutOtherNodesIsSent(t *testing.T) {

@@ -23,21 +23,6 @@ func fenced(t *testing.T, phase kubevirt.MigrationPhase, target string, a, b hyp
 	return w
 }
 
-// Given a source that was fenced and lives, its agent ends its guest, and only then the copy is
-// resumed: the world fails a resume beside a running QEMU.
-func TestTheAgentOfAFencedSourceEndsItsGuest(t *testing.T) {
-	for name, a := range map[string]hypervisor.Stay{"it ran on": hypervisor.StayRunning, "it was sent": hypervisor.StayLeft} {
-		t.Run(name, func(t *testing.T) {
-			w := fenced(t, kubevirt.MigrationRunning, kubevirt.TargetArrived, a, hypervisor.StayPaused)
-			w.m.Status.MigrationState.TargetNodeAddress = "set below"
-			w.startWithAddress()
-			w.eventually("the guest has moved", func() bool {
-				return slices.Equal(w.removed, []string{"a"}) && slices.Equal(w.resumed, []string{"b"}) && w.m.Status.MigrationState.TargetState == kubevirt.TargetRunning
-			})
-		})
-	}
-}
-
 // startWithAddress starts both nodes, and then shows where the target listens.
 func (w *world) startWithAddress() {
 	w.t.Helper()

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
@@ -23,25 +21,6 @@ func (w *world) becomes(a, b hypervisor.Stay) {
 }
 
 var errBroken = errors.New("the connection broke")
-
-// The same if its launcher was preempted: a held shutdown aborts nothing.
-func TestAGuestThatHasGoneRunsAtTheTarget(t *testing.T) {
-	for _, phase := range []grace.Phase{grace.Running, grace.Held} {
-		t.Run(string(phase), func(t *testing.T) {
-			w := given(t)
-			w.phase = phase
-			w.sends = func(context.Context) error {
-				w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
-				return nil
-			}
-			w.start()
-			w.eventually("the guest has moved", func() bool {
-				s := w.m.Status.MigrationState
-				return s.SourceState == kubevirt.SourceGone && s.TargetState == kubevirt.TargetRunning && slices.Equal(w.resumed, []string{"b"})
-			})
-		})
-	}
-}
 
 // A guest that is shut down right after its migration was aborted has run on, so its
 // copy elsewhere is stale. The agent may see its QEMU's end before libvirt's answer.
@@ -74,69 +53,6 @@ func TestTheEndOfAGuestThatRanOnIsNotTakenForAMove(t *testing.T) {
 	}
 }
 
-// The guest is paused once, with one Event, and resumed at the target. It is not
-// paused before libvirt sends it, nor before its time.
-func TestAGuestThatIsSentForTooLongIsPausedOnce(t *testing.T) {
-	w := given(t)
-	w.m.Status.MigrationState.Options = &kubevirt.MigrationOptions{PauseAfter: 5}
-	w.phase, w.held = grace.Held, 5*time.Second-1
-	sent := make(chan struct{})
-	w.sends = func(context.Context) error {
-		<-sent
-		w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
-		return nil
-	}
-	w.start()
-	w.eventually("libvirt is asked to send it", func() bool { return w.uri != "" })
-	lookedAt := func(what string, held time.Duration) {
-		w.mu.Lock()
-		w.held = held
-		w.mu.Unlock()
-		w.looked("a")
-		w.looked("a")
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if len(w.paused) > 0 {
-			t.Errorf("%s: %v", what, w.paused)
-		}
-	}
-	lookedAt("before it is sent", time.Minute)
-	w.mu.Lock()
-	w.held = 5*time.Second - 1
-	w.mu.Unlock()
-	w.becomes(hypervisor.StayBusy, hypervisor.StayAbsent)
-	lookedAt("before its time", 5*time.Second-1)
-	w.mu.Lock()
-	w.held++
-	w.mu.Unlock()
-	want := []string{"a", "GuestPaused", "status"}
-	w.eventually("it is paused and reported", func() bool { return slices.Equal(w.paused, want) })
-	w.change()
-	close(sent)
-	w.eventually("it runs at the target", func() bool { return slices.Equal(w.resumed, []string{"b"}) })
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !slices.Equal(w.paused, want) {
-		t.Errorf("%v, want %v", w.paused, want)
-	}
-}
-
-// libvirt's last answer is lost, and the source runs on: the copy that arrived is
-// stale.
-func TestWhatArrivedIsRemovedWhereTheSourceRunsOn(t *testing.T) {
-	w := given(t)
-	w.sends = func(context.Context) error {
-		w.becomes(hypervisor.StayRunning, hypervisor.StayPaused)
-		return errBroken
-	}
-	w.start()
-	w.eventually("the source has the guest", func() bool {
-		s := w.m.Status.MigrationState
-		return s.SourceState == kubevirt.SourceRunning && s.TargetState == kubevirt.TargetAbsent && s.FailureReason == errBroken.Error() &&
-			slices.Equal(w.removed, []string{"b"}) && len(w.resumed) == 0
-	})
-}
-
 // The source's libvirtd dies after it sent the guest, or cannot let it go on, because QEMU at the
 // target has locked its disks. The guest stays paused there, and only the agents know that it has
 // arrived.
@@ -166,28 +82,6 @@ func TestASourceThatCouldNotBeResumedGoesOnWhereNothingArrived(t *testing.T) {
 	}
 	w.start()
 	w.eventually("it goes on at the source", func() bool { return slices.Equal(w.resumed, []string{"a"}) && len(w.removed) == 0 })
-}
-
-func TestAShutdownAbortsAMigration(t *testing.T) {
-	w := given(t)
-	sending := make(chan struct{})
-	w.sends = func(ctx context.Context) error {
-		close(sending)
-		select {
-		case <-w.aborted:
-		case <-ctx.Done():
-		}
-		return errBroken
-	}
-	w.start()
-	<-sending
-	w.mu.Lock()
-	w.phase = grace.ShuttingDown
-	w.mu.Unlock()
-	w.eventually("the source has the guest", func() bool {
-		s := w.m.Status.MigrationState
-		return s.SourceState == kubevirt.SourceRunning && s.FailureReason == "the guest is being shut down" && len(w.resumed) == 0
-	})
 }
 
 func TestOnlyTheSourceOfAnAgreedMigrationIsLetIn(t *testing.T) {

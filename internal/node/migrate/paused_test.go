@@ -37,23 +37,6 @@ func (w *world) movedPaused() {
 	}
 }
 
-func TestAPausedGuestMovesAndStaysPaused(t *testing.T) {
-	w := paused(t)
-	w.sends = func(context.Context) error {
-		w.becomes(hypervisor.StayBusy, hypervisor.StayPaused)
-		w.looked("a")
-		// During the handover libvirt shows the guest as before, and no job.
-		w.becomes(hypervisor.StayPaused, hypervisor.StayPaused)
-		w.looked("a")
-		w.looked("a")
-		w.left = true
-		w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
-		return nil
-	}
-	w.start()
-	w.movedPaused()
-}
-
 // Its disks are inactive: QEMU would fail, and with it the guest.
 func TestAGuestThatArrivedPausedIsNotSentSoAgain(t *testing.T) {
 	w := paused(t)

@@ -1,14 +1,12 @@
 package migrate
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,42 +119,6 @@ func (w *world) whyStayed() (why string) {
 		return s.SourceState == kubevirt.SourceRunning && s.TargetState == kubevirt.TargetAbsent
 	})
 	return why
-}
-
-// Given a guest in its launcher pod on both nodes. When it is sent, then the target's QEMU gets
-// each byte of the source's, and the guest goes on there once the source's QEMU is gone.
-func TestAGuestInItsPodIsSentAsQEMUsOwnStream(t *testing.T) {
-	t.Parallel()
-	memory := bytes.Repeat([]byte("all of the guest's memory"), 300_000)
-	w := givenPods(t, func(c net.Conn) error { _, err := c.Write(memory); return err })
-	sends := w.sends
-	w.sends = func(ctx context.Context) error {
-		err := sends(ctx)
-		w.mu.Lock()
-		w.stays["a"] = hypervisor.StayLeft
-		w.mu.Unlock()
-		return err
-	}
-	w.pods.receives = func(c net.Conn) error {
-		got, err := io.ReadAll(c)
-		if !bytes.Equal(got, memory) {
-			t.Errorf("%d bytes have arrived (%v), want %d", len(got), err, len(memory))
-		}
-		w.mu.Lock()
-		w.stays["b"] = hypervisor.StayPaused
-		w.mu.Unlock()
-		return nil
-	}
-	w.start()
-	w.eventually("the guest has moved", func() bool {
-		s := w.m.Status.MigrationState
-		return s.SourceState == kubevirt.SourceGone && s.TargetState == kubevirt.TargetRunning
-	})
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if s := w.m.Status.MigrationState; s.DomainUUID != guestUUID || w.out.URI != "" || !slices.Equal(w.removed, []string{"a"}) || !slices.Equal(w.resumed, []string{"b"}) {
-		t.Errorf("UUID %q, URI %q, removed %v, resumed %v", s.DomainUUID, w.out.URI, w.removed, w.resumed)
-	}
 }
 
 // errSent is the end of a migration that did not complete.

@@ -3,9 +3,7 @@ package inpod
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -82,65 +80,6 @@ func FuzzWhatTheKernelSaysOfAProcess(f *testing.F) {
 			t.Errorf("%q is the pod's", cgroup)
 		}
 	})
-}
-
-// A launcher can name any process: only one below its own shim is accepted.
-func TestALauncherThatNamesAProcessOfOthers(t *testing.T) {
-	stranger := exec.Command("sleep", "300")
-	kit.Must(t, stranger.Start())
-	t.Cleanup(func() {
-		_ = stranger.Process.Kill()
-		_ = stranger.Wait() // killed: always an error
-	})
-	for name, pid := range map[string]int{
-		"of a stranger": stranger.Process.Pid, "of the agent": os.Getpid(), "of init": 1, "its shim's parent": os.Getppid(),
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := given(t)
-			domain, _ := w.directory(t, "")
-			file := filepath.Join(t.TempDir(), "pid")
-			_, vm, _ := grace.SplitDomainName(domain)
-			shim := exec.Command(binary, "--namespace=ns", "--name="+vm, "--uid=u-1", "--launcher-dir="+filepath.Join(w.base, domain),
-				"--ask-with=exec:true", "--pid-file="+file, "--", "sh", "-c", fmt.Sprintf("echo %d >%s; sleep 1", pid, file))
-			kit.Must(t, shim.Start())
-			t.Cleanup(func() {
-				_ = shim.Process.Kill()
-				_ = shim.Wait() // killed: always an error
-			})
-			kit.Eventually(t, "the launcher names it", func() bool {
-				return strings.Contains(content(filepath.Join(w.base, domain, signals.FileVM)), fmt.Sprintf(`"pid":%d`, pid))
-			})
-			w.look(t, domain)
-			d, err := w.Get(t.Context(), domain)
-			if !errors.Is(err, hypervisor.ErrNotFound) {
-				t.Errorf("got %+v, %v", d, err)
-			}
-			i := grace.Instance{UUID: hypervisor.LauncherPrefix + domain, PID: pid, Start: 1}
-			if err := w.Destroy(t.Context(), domain, i); err == nil {
-				t.Error("it can be destroyed")
-			}
-		})
-	}
-}
-
-func TestAProcessOutsideOfTheLauncherPodIsNotItsVM(t *testing.T) {
-	w := given(t)
-	domain, dir := w.directory(t, pod)
-	w.launch(t, domain, drivertest.Deaf)
-	view, err := dir.Look()
-	kit.Must(t, err)
-	if view.PID == 0 || !view.Locked {
-		t.Fatalf("nothing to refuse: %+v", view)
-	}
-	if d, err := w.Get(t.Context(), domain); !errors.Is(err, hypervisor.ErrNotFound) {
-		t.Errorf("got %+v, %v", d, err)
-	}
-	if _, err := identify(view.Holder.PID, view.PID, pod); !errors.Is(err, errNotInPod) {
-		t.Errorf("refused for %v", err)
-	}
-	p, err := identify(view.Holder.PID, view.PID, "")
-	kit.Must(t, err) // else the test shows nothing
-	kit.Must(t, p.Close())
 }
 
 func TestAnAnswerToNoRequestIsNone(t *testing.T) {

@@ -53,31 +53,6 @@ func opens(t *testing.T, path string) (count func() int) {
 	}
 }
 
-func TestADirectorySwappedAllTheTimeLeadsToNobodyElse(t *testing.T) {
-	d, path := given(t)
-	victim := filepath.Join(d.Base, "ns_victim")
-	kit.Must(t, os.Mkdir(victim, 0o755))
-	kit.Write(t, filepath.Join(victim, signals.FileVM), `{"version":1,"namespace":"ns","name":"vm","uid":"stolen"}`)
-	kit.Write(t, filepath.Join(victim, signals.FileTrigger), "")
-	info, err := os.Lstat(filepath.Join(victim, signals.FileTrigger))
-	kit.Must(t, err)
-	link := filepath.Join(d.Base, "link")
-	kit.Must(t, os.Symlink("ns_victim", link))
-	stop := swapping(t, path, link)
-	defer stop()
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
-		if v, err := d.Look(); err == nil && (v.Trigger || v.Registered) {
-			t.Fatalf("the look was led to another VM's directory: %+v", v)
-		}
-		_ = d.WriteStatus(grace.Status{UID: "u", Phase: grace.Stopped})
-		_ = d.RemoveTrigger(triggerID(info))
-	}
-	stop()
-	if entries, err := os.ReadDir(victim); err != nil || len(entries) != 2 {
-		t.Errorf("the victim's directory has %v now (%v)", entries, err)
-	}
-}
-
 func TestALeaseHoldsNobodyUp(t *testing.T) {
 	d, path := given(t)
 	name := filepath.Join(path, signals.FileVM)

@@ -114,27 +114,6 @@ func TestMountsAreHeardAndTheEarEnds(t *testing.T) {
 	}
 }
 
-func TestAMountOverTheLaunchersDirectoryIsFoundAndItsEndToo(t *testing.T) {
-	dir := t.TempDir()
-	launcher(t, dir, "ns_below")
-	w := watching(t, dir)
-	w.looksAt("ns_below")
-	kit.Must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
-	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-	path := launcher(t, dir, "ns_vm")
-	w.looksAt("ns_below") // gone from sight
-	w.looksAt("ns_vm")
-	w.drain()
-	kit.Write(t, filepath.Join(path, signals.FileTrigger), "")
-	w.looksAt("ns_vm")
-
-	kit.Must(t, syscall.Unmount(dir, 0))
-	w.looksAt("ns_below")
-	w.drain()
-	kit.Write(t, filepath.Join(dir, "ns_below", signals.FileTrigger), "")
-	w.looksAt("ns_below")
-}
-
 func TestAnAgentInItsPodSeesVolumesComeAndHoldsUpNoUnmount(t *testing.T) {
 	// Its mounts follow kubelet's, as with HostToContainer.
 	kubelet := t.TempDir()

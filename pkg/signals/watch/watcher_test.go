@@ -176,24 +176,6 @@ func TestALauncherDirectoryThatWasReplacedIsWatched(t *testing.T) {
 	}
 }
 
-func TestTheLaunchersDirectoryMayGoAndComeBack(t *testing.T) {
-	parent := t.TempDir()
-	dir := filepath.Join(parent, "launchers")
-	kit.Must(t, os.Mkdir(dir, 0o755))
-	launcher(t, dir, "ns_vm")
-	w := watching(t, dir)
-	w.looksAt("ns_vm")
-	kit.Must(t, os.RemoveAll(dir))
-	w.looksAt("ns_vm")
-	w.drain()
-	kit.Must(t, os.Mkdir(dir, 0o755))
-	path := launcher(t, dir, "ns_again")
-	w.looksAt("ns_again")
-	w.drain()
-	kit.Write(t, filepath.Join(path, signals.FileTrigger), "")
-	w.looksAt("ns_again")
-}
-
 func TestAStormOfOtherNamesIsIgnored(t *testing.T) {
 	dir := t.TempDir()
 	path := launcher(t, dir, "ns_vm")
