@@ -67,7 +67,7 @@ func TestMarksBecomeMigrations(t *testing.T) {
 	w.alone()
 
 	for _, v := range []*kubevirt.VirtualMachineInstance{live, external, pinned, lost} {
-		w.mark(v, false)
+		w.mark(v)
 	}
 	m := w.evacuation(live)
 	if m.GenerateName != "kubevirt-evacuation-" || m.Annotations["kubevirt.io/evacuationMigration"] != "n1" ||
@@ -139,73 +139,6 @@ func TestADrainTaintIsAMarkOfAllVMs(t *testing.T) {
 	_ = m
 }
 
-func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
-	w := given(t)
-	w.node("n1")
-	w.node("n2")
-	w.cordon("n1", true)
-	waits := w.vm("waits", "n1", kubevirt.StrategyLiveMigrate, migratable)
-	stuck := w.vm("stuck", "n1", kubevirt.StrategyLiveMigrate, migratable) // begun, and no node takes its target pod
-	runs := w.vm("runs", "n1", kubevirt.StrategyLiveMigrate, migratable)
-	external := w.vm("external", "n1", kubevirt.StrategyExternal, migratable)
-	descheduled := w.vm("descheduled", "n2", kubevirt.StrategyLiveMigrate, migratable)
-	p := w.alone()
-	for _, v := range []*kubevirt.VirtualMachineInstance{waits, runs, external} {
-		w.mark(v, true)
-	}
-	w.mark(descheduled, false)
-	w.evacuation(waits)
-	w.mark(stuck, true)
-	begun := w.evacuation(stuck)
-	w.phase(begun, "Scheduling")
-	w.launcher(stuck, "virt-launcher-stuck-target", "")
-	api.Kubectl(t, "patch", "pod", "-n", w.ns, "virt-launcher-stuck-target", "--subresource=status", "--type=merge", "-p",
-		`{"status":{"phase":"Pending","conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"no node has room"}]}}`)
-	w.evacuation(descheduled)
-	w.phase(w.evacuation(runs), "Running")
-	w.evictionRequested(external, "External")
-
-	// When no controller runs at the uncordon, then the next controller takes the marks
-	// back.
-	p.Kill()
-	unseen := w.vm("unseen", "n1", kubevirt.StrategyLiveMigrate, migratable) // marked, without the condition
-	w.mark(unseen, true)
-	w.cordon("n1", false)
-	w.alone()
-	for _, v := range []*kubevirt.VirtualMachineInstance{waits, stuck, unseen} {
-		w.eventually("mark and migration of "+v.Name+" go", func() bool {
-			return w.read(v).Status.EvacuationNodeName == "" && w.unfinished(v) == nil
-		})
-		w.evictionRequested(v, "")
-		if now := w.read(v); now.Annotations["vmgrace.io/cordoned"] != "" {
-			t.Errorf("%s: annotations %v", v.Name, now.Annotations)
-		}
-	}
-	w.evacuation(runs)
-	w.evacuation(descheduled)
-	if w.read(external).Status.EvacuationNodeName != "n1" {
-		t.Error("the mark of an External VM has gone")
-	}
-}
-
-func TestATerminatingLauncherKeepsItsMark(t *testing.T) {
-	w := given(t)
-	w.node("n1")
-	w.cordon("n1", true)
-	v := w.vm("vm", "n1", kubevirt.StrategyLiveMigrate, migratable)
-	w.mark(v, true)
-	w.alone()
-	m := w.evacuation(v)
-	api.Kubectl(t, "delete", "pod", "-n", w.ns, "virt-launcher-vm", "--wait=false")
-	w.cordon("n1", false)
-	other := w.vm("other", "n1", kubevirt.StrategyLiveMigrate, migratable)
-	w.mark(other, true) // when its mark goes, the controller has seen the uncordon
-	w.eventually("the other's mark goes", func() bool { return w.read(other).Status.EvacuationNodeName == "" })
-	if now := w.unfinished(v); now == nil || now.UID != m.UID || w.read(v).Status.EvacuationNodeName != "n1" {
-		t.Error("the only way out of a launcher that ends was taken back")
-	}
-}
-
 // Given eight marked VMs. When the leader is killed in the middle of them, then each VM has
 // one migration. Otherwise a VM would stay on its node, or two migrations would move it.
 func TestTheNextLeaderMakesEachMigrationOnce(t *testing.T) {
@@ -219,7 +152,7 @@ func TestTheNextLeaderMakesEachMigrationOnce(t *testing.T) {
 	w.keeps(all[len(all)-1], 1)
 	second := w.controller()
 	for i, v := range all {
-		w.mark(v, false)
+		w.mark(v)
 		if i == len(all)/2 {
 			first.Kill()
 		}

@@ -3,8 +3,6 @@
 package cluster_test
 
 import (
-	"encoding/json"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -174,32 +172,5 @@ func TestLinkingGoesOnAfterARestart(t *testing.T) {
 	}
 	if kept := api.Kubectl(t, "get", "vmi", "-n", w.ns, "vm", "-o", "jsonpath={.status.unknown}"); kept != "kept" {
 		t.Errorf("a field of others is %q", kept)
-	}
-}
-
-// Given VMIs whose makers have labelled their pods, or placed them, as deploy/examples/run does.
-// Then one with a launcher pod has its phase written, one without has none, also if it was taken for
-// one that waits for its launcher, and the pods stay as their makers have made them.
-func TestAVMIThatIsLabelledByHandHasAPhaseWithItsLauncher(t *testing.T) {
-	w := given(t)
-	w.node("n1")
-	w.linker()
-	hand := w.vm("hand", "n1", kubevirt.StrategyLiveMigrate, migratable)
-	w.status(hand, `{"phase":null}`)
-	late := w.applied("late")
-	w.becomes(late, kubevirt.VMIPending, "")
-	w.launcher(late, "virt-launcher-late", "n1")
-	w.eventually("its launcher counts", func() bool {
-		now := w.read(late).Status
-		return now.Phase != kubevirt.VMIPending && now.NodeName == "n1" && now.Launcher != nil && now.Launcher.Pod == "virt-launcher-late"
-	})
-	placed := w.applied("placed")
-	w.becomes(placed, kubevirt.VMIPending, "")
-	w.Change(placed, `{"metadata":{"labels":{"kubevirt.io/nodeName":"n1"}}}`)
-	w.eventually("it is let go", func() bool { return w.read(placed).Status.Phase == "" && w.read(placed).Status.Launcher == nil })
-	w.eventually("its phase is written", func() bool { now := w.read(hand).Status; return now.Phase != "" && now.Launcher != nil })
-	text, err := json.Marshal(w.podNow("virt-launcher-hand").ObjectMeta)
-	if w.must(err); strings.Contains(string(text), "linked") {
-		t.Errorf("%s", text)
 	}
 }

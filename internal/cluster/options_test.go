@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"errors"
 	"slices"
 	"strings"
@@ -46,18 +45,6 @@ func TestAWrongCommandLineIsSaidInOneLine(t *testing.T) {
 	} {
 		if _, err := Parse(strings.Fields(args), nil); err == nil || errors.Is(err, pflag.ErrHelp) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", args, err)
-		}
-	}
-}
-
-func TestHelpNamesEveryController(t *testing.T) {
-	var out bytes.Buffer
-	if _, err := Parse([]string{"--help"}, &out); !errors.Is(err, pflag.ErrHelp) {
-		t.Fatal(err)
-	}
-	for _, name := range names() {
-		if !strings.Contains(out.String(), name) {
-			t.Errorf("--help does not name %s", name)
 		}
 	}
 }

@@ -101,11 +101,8 @@ func (w world) status(v *kubevirt.VirtualMachineInstance, status string) {
 	w.SetStatus(v, status)
 }
 
-func (w world) mark(v *kubevirt.VirtualMachineInstance, cordoned bool) {
+func (w world) mark(v *kubevirt.VirtualMachineInstance) {
 	w.Helper()
-	if cordoned {
-		w.Change(v, `{"metadata":{"annotations":{"vmgrace.io/cordoned":"true"}}}`)
-	}
 	w.status(v, `{"evacuationNodeName":"`+v.Status.NodeName+`"}`)
 }
 

@@ -60,7 +60,8 @@ func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
 
 	g.shut.Lock()
 	w.cordon("n1", true)
-	w.mark(v, true)
+	w.Change(v, `{"metadata":{"annotations":{"vmgrace.io/cordoned":"true"}}}`)
+	w.mark(v)
 	m := w.evacuation(v) // it has seen the mark and takes the node for schedulable
 	w.evictionRequested(v, "Migrating")
 	if now := w.read(v); now.Status.EvacuationNodeName != "n1" || w.unfinished(v) == nil || w.unfinished(v).UID != m.UID {

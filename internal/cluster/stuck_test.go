@@ -27,7 +27,7 @@ func TestAStuckVMIsNamedAndThenShutDownIfThePolicySaysSo(t *testing.T) {
 	t.Cleanup(func() { w.must(w.Delete(context.WithoutCancel(t.Context()), policy)) })
 	stuck := w.vm("stuck", "n1", kubevirt.StrategyLiveMigrate, migratable)
 	w.alone()
-	w.mark(stuck, false)
+	w.mark(stuck)
 	w.phase(w.evacuation(stuck), "Failed")
 	w.evictionRequested(stuck, "Stuck")
 	w.event("stuck", "Stuck", "1 migrations in a row have failed")

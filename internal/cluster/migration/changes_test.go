@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/rules/evacuation"
 )
 
 // enqueued counts what events enqueue.
@@ -113,4 +114,40 @@ func TestOnlyVMsThatHaveChangedAreReadForTheTurns(t *testing.T) {
 
 	r.queue.vms = nil
 	r.wantTurns("another leader looks", 49, "00", "07")
+}
+
+// preempt deletes a VM's launcher as the scheduler does, so that its shutdown is held.
+func (r *rig) preempt(vm string) {
+	r.Helper()
+	p := &corev1.Pod{}
+	if err := r.Get(r.Context(), client.ObjectKey{Namespace: "n", Name: "virt-launcher-" + vm}, p); err != nil {
+		r.Fatal(err)
+	}
+	p.Finalizers, p.DeletionGracePeriodSeconds = []string{"test/stays"}, new(int64(300))
+	p.Annotations[evacuation.HoldForAnnotation] = evacuation.CausePreemption
+	p.Annotations[evacuation.ReserveAnnotation], p.Annotations[evacuation.AllowanceAnnotation] = "60", "150"
+	if err := r.Update(r.Context(), p); err != nil {
+		r.Fatal(err)
+	}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: evacuation.CausePreemption}}
+	if err := r.Status().Update(r.Context(), p); err != nil {
+		r.Fatal(err)
+	}
+	if err := r.Delete(r.Context(), p); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// turnsNow returns the VMs whose migrations have a turn.
+func (r *rig) turnsNow() map[string]bool {
+	r.Helper()
+	all, _, err := r.queue.moving(r.Context(), time.Now())
+	if err != nil {
+		r.Fatal(err)
+	}
+	turns := map[string]bool{}
+	for _, m := range evacuation.Turns(all, r.Settings.Get()) {
+		turns[m.Migration.Spec.VMIName] = true
+	}
+	return turns
 }

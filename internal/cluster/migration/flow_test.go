@@ -3,7 +3,6 @@ package migration
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -42,7 +41,7 @@ func (i indexer) IndexField(_ context.Context, o client.Object, field string, of
 
 // rig is the controller with an API server in memory; tests call its reconcilers.
 type rig struct {
-	testing.TB
+	*testing.T
 	*reconciler
 
 	queue    *queue
@@ -50,19 +49,19 @@ type rig struct {
 	reads    int   // of VMIs
 }
 
-func aRig(tb testing.TB) *rig {
-	tb.Helper()
+func aRig(t *testing.T) *rig {
+	t.Helper()
 	known := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, kubevirt.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(known); err != nil {
-			tb.Fatal(err)
+			t.Fatal(err)
 		}
 	}
 	b := fake.NewClientBuilder().WithScheme(known).WithStatusSubresource(&object{}, &kubevirt.VirtualMachineInstance{}, &corev1.Pod{})
-	if err := index.Add(tb.Context(), indexer{b}); err != nil {
-		tb.Fatal(err)
+	if err := index.Add(t.Context(), indexer{b}); err != nil {
+		t.Fatal(err)
 	}
-	r := &rig{TB: tb}
+	r := &rig{T: t}
 	b.WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 		if _, vmi := o.(*kubevirt.VirtualMachineInstance); vmi {
 			r.reads++
@@ -150,64 +149,6 @@ func (r *rig) targetOf(m *object) *corev1.Pod {
 	return p
 }
 
-func TestWhoWaitsForTheSchedulerLetsOthersBegin(t *testing.T) {
-	r := aRig(t)
-	all := []*object{r.migrationOf("a"), r.migrationOf("b"), r.migrationOf("c"), r.migrationOf("d")}
-	stepAll := func() {
-		r.turn()
-		for _, m := range all {
-			if _, err := r.step(m, 4); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	stepAll()
-	var began []*object
-	for _, m := range all {
-		if r.phase(m) == kubevirt.MigrationScheduling {
-			began = append(began, m)
-		}
-	}
-	if len(began) != 2 {
-		t.Fatalf("%d of one node begin, want 2", len(began))
-	}
-	for _, m := range began {
-		p := r.targetOf(m)
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no room", LastTransitionTime: metav1.Now()}}
-		if err := r.Status().Update(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	stepAll()
-	for _, m := range all {
-		if now := r.read(m); now.Status.Phase != kubevirt.MigrationScheduling {
-			t.Errorf("%s is %s: %s", m.Name, now.Status.Phase, migration.StateOf(now).FailureReason)
-		}
-	}
-	// All pods are placed now, so two migrations may be handed to the agents.
-	for _, m := range all {
-		p := r.targetOf(m)
-		p.Status.Phase, p.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-		if err := r.Status().Update(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-		p.Spec.NodeName = "node-b"
-		if err := r.Update(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	stepAll()
-	handed := 0
-	for _, m := range all {
-		if r.phase(m) == kubevirt.MigrationScheduled {
-			handed++
-		}
-	}
-	if handed != 2 {
-		t.Errorf("%d are handed to the agents, want 2", handed)
-	}
-}
-
 func TestATargetPodThatCannotBeMadeEndsTheMigration(t *testing.T) {
 	r := aRig(t)
 	m := r.migrationOf("a")
@@ -254,28 +195,5 @@ func TestABudgetThatCannotBeMadeEndsTheMigration(t *testing.T) {
 	r.phases.now[m.UID] = seenPhase{phase: kubevirt.MigrationScheduling, states: "/", at: time.Now().Add(-migration.MakeTimeout)}
 	if _, err := r.step(m, 1); err != nil || r.phase(m) != kubevirt.MigrationFailed {
 		t.Errorf("%v, phase %s", err, r.phase(m))
-	}
-}
-
-// BenchmarkQueue measures one change in a cluster with this many pending migrations and no free
-// slot.
-func BenchmarkQueue(b *testing.B) {
-	for _, n := range []int{100, 1000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			r := aRig(b)
-			for i := range n {
-				m := r.migrationOf(fmt.Sprint("vm", i))
-				if i < evacuation.Defaults().PerCluster {
-					m.Status.Phase = kubevirt.MigrationRunning
-					if err := r.Status().Update(b.Context(), m); err != nil {
-						b.Fatal(err)
-					}
-				}
-			}
-			r.turn()
-			for b.Loop() {
-				r.turn()
-			}
-		})
 	}
 }

@@ -128,33 +128,6 @@ func TestATargetsLauncherKnowsWhichMigrationsGuestComes(t *testing.T) {
 	}
 }
 
-// Given a source pod into whose label selectors the API server has merged the values of its labels. Then its copy has
-// the user's selectors alone: the API server would refuse it.
-func TestMergedLabelKeysAreNotCopied(t *testing.T) {
-	terms := func(merged bool) []corev1.PodAffinityTerm {
-		s := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "mine", Operator: metav1.LabelSelectorOpExists}}}
-		if merged {
-			s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: "match", Operator: metav1.LabelSelectorOpIn, Values: []string{"1"}},
-				metav1.LabelSelectorRequirement{Key: "mismatch", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"1"}})
-		}
-		return []corev1.PodAffinityTerm{{TopologyKey: "zone", LabelSelector: s, MatchLabelKeys: []string{"match"}, MismatchLabelKeys: []string{"mismatch"}}}
-	}
-	weighted := func(merged bool) []corev1.WeightedPodAffinityTerm {
-		return []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: terms(merged)[0]}}
-	}
-	spec := func(merged bool) corev1.PodSpec {
-		spread := terms(merged)[0].LabelSelector
-		spread.MatchExpressions = spread.MatchExpressions[:min(2, len(spread.MatchExpressions))]
-		return corev1.PodSpec{TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{TopologyKey: "zone", MatchLabelKeys: []string{"match"}, LabelSelector: spread}}, Affinity: &corev1.Affinity{
-			PodAffinity:     &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(merged), PreferredDuringSchedulingIgnoredDuringExecution: weighted(merged)},
-			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(merged), PreferredDuringSchedulingIgnoredDuringExecution: weighted(merged)},
-		}}
-	}
-	if got, want := targetPod(aMove(), &corev1.Pod{Spec: spec(true)}), targetPod(aMove(), &corev1.Pod{Spec: spec(false)}); !reflect.DeepEqual(got.Spec, want.Spec) {
-		t.Errorf("%+v\nwant %+v", got.Spec, want.Spec)
-	}
-}
-
 func TestATargetPodBelongsToItsVMI(t *testing.T) {
 	p := targetPod(aMove(), &corev1.Pod{})
 	if len(p.OwnerReferences) != 1 || p.OwnerReferences[0].UID != "u" || p.OwnerReferences[0].Kind != "VirtualMachineInstance" {

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"log/slog"
 	"math/big"
-	"strings"
 	"testing"
 	"time"
 
@@ -326,28 +325,5 @@ func TestACAThatCannotBeKeptOrPublishedIsNotUsed(t *testing.T) {
 		if ca, err := s.getCA(t.Context()); err == nil || ca != nil {
 			t.Errorf("%s fails: %v, %v", fault, ca, err)
 		}
-	}
-}
-
-// Nobody waits for the CA, so the log has the error. At the end of the program it is no news.
-func TestACAThatCannotBeMadeIsLogged(t *testing.T) {
-	s := given(t)
-	var said bytes.Buffer
-	s.signer.Log = slog.New(slog.NewTextHandler(&said, nil))
-	s.ensureCA(t.Context())
-	if said.Len() > 0 {
-		t.Errorf("it was made, and the log says %q", said.String())
-	}
-	s.fails["get secret"] = errors.New("away")
-	s.ensureCA(t.Context())
-	if !strings.Contains(said.String(), "cannot check or make the CA") {
-		t.Errorf("the log says %q", said.String())
-	}
-	said.Reset()
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	s.ensureCA(ended)
-	if said.Len() > 0 {
-		t.Errorf("the program ends, and the log says %q", said.String())
 	}
 }

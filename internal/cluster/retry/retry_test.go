@@ -3,7 +3,6 @@ package retry
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -123,16 +122,4 @@ func TestAConflictIsSaidOnlyWhenItStays(t *testing.T) {
 			t.Errorf("said %d times in a minute", said)
 		}
 	})
-}
-
-func TestAnErrorOfTheContextIsNotSaid(t *testing.T) {
-	r := newRig(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	failing := r.Reconciler(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-		return reconcile.Result{}, errors.New("the process ends")
-	}))
-	if _, err := failing.Reconcile(ctx, reconcile.Request{}); err == nil || r.log.Len() > 0 {
-		t.Errorf("%v, %s", err, r.log.String())
-	}
 }

@@ -1,7 +1,6 @@
 package terminal
 
 import (
-	"bytes"
 	"testing"
 )
 
@@ -38,11 +37,5 @@ func TestEraseCountsTheRowsOfANarrowTerminal(t *testing.T) {
 	}
 	if got := Erase("", 80, 24); got != "" {
 		t.Errorf("nothing was drawn: %q", got)
-	}
-}
-
-func TestABufferIsNoTerminal(t *testing.T) {
-	if Size(&bytes.Buffer{}) != nil || Is(&bytes.Buffer{}) {
-		t.Error("it is taken for a terminal")
 	}
 }

@@ -1,7 +1,6 @@
 package evacuation
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -151,13 +150,6 @@ func TestSomebodyElsesEvictionTakesTheDeschedulersMarkOver(t *testing.T) {
 	}
 }
 
-func TestUnknownStrategyIsReported(t *testing.T) {
-	p, vmi := given("Sometimes")
-	if a := Admit(p, vmi, kubevirt.StrategyLiveMigrate); a.Unknown != "Sometimes" || a.Strategy != kubevirt.StrategyNone {
-		t.Errorf("%+v", a)
-	}
-}
-
 // In every state only Allow has no message, and only a VM on the pod's node is marked.
 func TestEveryAnswerIsValid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -176,17 +168,6 @@ func TestEveryAnswerIsValid(t *testing.T) {
 			t.Fatalf("marks %+v for a pod on %q: %+v", vmi.Status, p.Node, a)
 		}
 	})
-}
-
-func TestWhatCannotBeReadOrMarkedIsRefused(t *testing.T) {
-	broken := errors.New("connection refused")
-	if a := Unreadable("vmi", broken); a.Verdict != Refuse || a.Message != "kubevirt failed getting the vmi: connection refused" {
-		t.Errorf("%+v", a)
-	}
-	if a := MarkFailed(Admission{Verdict: Mark, Strategy: "LiveMigrate"}, broken); a.Verdict != Refuse || a.Strategy != "LiveMigrate" ||
-		a.Message != "kubevirt failed marking the vmi for eviction: connection refused" {
-		t.Errorf("%+v", a)
-	}
 }
 
 func TestHotplugPods(t *testing.T) {

@@ -242,21 +242,6 @@ func TestWhoCanMoveIsNotHeldUpByWhoCannot(t *testing.T) {
 	})
 }
 
-// BenchmarkTurns measures one change in a cluster with this many pending migrations.
-func BenchmarkTurns(b *testing.B) {
-	for _, n := range []int{100, 1000, 10000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			all := make([]Moving, 0, n)
-			for i := range n {
-				all = append(all, moving("ns", fmt.Sprint("vm", i), fmt.Sprint("node", i%50), kubevirt.MigrationPending))
-			}
-			for b.Loop() {
-				Turns(all, Defaults())
-			}
-		})
-	}
-}
-
 // Given migrations that only a person may be able to end, as of a rack without power. Then those from their node wait,
 // and those from other nodes do not. One whose end cannot be written holds nothing, and neither does one of a former
 // VM of the same name.
