@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,14 +100,6 @@ func (v *vm) held(reason string) time.Time {
 	return v.parse(s.Deadline)
 }
 
-// said waits for an Event of this reason about the VM whose message starts with begin.
-func (v *vm) said(reason, begin string) {
-	v.w.Helper()
-	node.Eventually(v.w, soon, func() bool {
-		return slices.ContainsFunc(v.events(), func(e event) bool { return e.Reason == reason && strings.HasPrefix(e.Message, begin) })
-	}, "no Event %s of %s that begins %q", reason, v.Name, begin)
-}
-
 func TestAVMWhoseLauncherIsPreemptedOrTaintedAwayIsMoved(t *testing.T) {
 	w := given(t)
 	w.controller()
@@ -154,44 +145,4 @@ func TestAVMWhoseLauncherIsPreemptedOrTaintedAwayIsMoved(t *testing.T) {
 	}
 	last.WaitGone(t, soon)
 	last.ended("LauncherSignal", "Graceful", "ShutdownCompleted", "ShutdownHeld", "ShutdownHeld", "ShutdownHeld", "ShutdownStarted")
-}
-
-func TestAVMThatCannotBeMovedInTimeHasItsWholeGracePeriod(t *testing.T) {
-	w := given(t)
-	w.controller()
-	w.holding("20s")
-	v := w.holdable(plan{Spec: node.Spec{Behaviour: "deaf"}, grace: 6}, "20")
-	// Given a second node that is cordoned
-	w.afterwards("uncordon", w.b.Name)
-	w.Kubectl(t, "cordon", w.b.Name)
-
-	// When the VM's own node is tainted
-	const taint = "vmgrace.dev/e2e"
-	w.afterwards("taint", "node", w.a.Name, taint+"-")
-	w.Kubectl(t, "taint", "node", w.a.Name, taint+"=1:NoExecute")
-	latest := v.held("DeletionByTaintManager")
-	// and its agent's pod is deleted by force,
-	was := w.agent(w.a)
-	w.Kubectl(t, "delete", "pod", "-n", agents, was, "--force", "--grace-period=0")
-	node.Eventually(t, soon, func() bool { is := w.agent(w.a); return is != "" && is != was }, "no new agent")
-	w.step("another agent's pod")
-	if again := v.held("DeletionByTaintManager"); !again.Equal(latest) {
-		t.Errorf("the latest moment was %v, it is %v", latest, again)
-	}
-
-	// then the shutdown begins at the latest moment, and the guest has its whole grace
-	// period.
-	v.begins()
-	began := v.begun("LauncherSignal", 6*time.Second)
-	if late := began.startedAt.Sub(latest); late < 0 || late > 50*ms {
-		t.Errorf("the shutdown begins %v after the latest moment", late)
-	}
-	v.destroyedAt(began.deadline)
-	if n := v.Presses(t); n == 0 {
-		t.Error("the guest was not asked")
-	}
-	v.said("ShutdownHeld", "DeletionByTaintManager: ")
-	v.said("ShutdownForced", "LauncherSignal: Forced")
-	v.forgottenBy(w.a)
-	v.podGone(time.Now().Add(soon))
 }

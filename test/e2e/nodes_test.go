@@ -12,20 +12,6 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-func TestAVMIOfOneNodeNeverMakesAnotherAct(t *testing.T) {
-	w := given(t)
-	v := w.vm(plan{Spec: deaf(), grace: 4})
-	// Given a domain of the same name on the other node, as after a failed migration.
-	twin := w.b.Boot(t, v.Spec)
-	w.delete("vmi/" + v.Name)
-	v.destroyedAt(v.begun(either, 4*time.Second).deadline)
-	v.ended(either, "Forced", "ShutdownStarted", "ShutdownForced")
-	v.forgottenBy(w.b) // or it never had a record
-	if twin.Gone(t) {
-		t.Errorf("the domain of %s on %s is gone as well", v.Domain, w.b.Name)
-	}
-}
-
 // Given 50 VMIs of one node. When they are created, changed and deleted, then the other
 // node's agent receives less than the size of one VMI, as the kernel counts at its sockets.
 // Otherwise every agent would receive all VMIs of the cluster.
@@ -74,21 +60,4 @@ func (w *world) received(n *cluster.Node) int {
 		w.Fatalf("the agent of %s has no connection", n.Name)
 	}
 	return sum
-}
-
-func TestAVMIThatMovedIsForgottenAndItsOldVMLeftAlone(t *testing.T) {
-	w := given(t)
-	v := w.vm(plan{Spec: deaf(), grace: 4, orphan: true})
-	there := w.b.Boot(t, v.Spec)
-	w.Kubectl(t, "label", "--overwrite", "vmi", "-n", namespace, v.Name, "kubevirt.io/nodeName="+w.b.Name)
-	v.forgottenBy(w.a)
-	node.Eventually(t, soon, func() bool { r, ok := v.recordOn(w.b); return ok && r.UID == v.uid }, "%s does not guard it", w.b.Name)
-	w.step("forgotten by %s, known to %s", w.a.Name, w.b.Name)
-
-	w.delete("vmi/" + v.Name)
-	there.WaitGone(t, soon)
-	v.forgottenBy(w.b)
-	v.told("ShutdownStarted", "ShutdownForced")
-	w.step("deleted: its VM on %s is gone", w.b.Name)
-	node.Never(t, 6*time.Second, func() bool { return v.Gone(t) }, "the VM that was left behind on %s was shut down", w.a.Name)
 }

@@ -92,34 +92,6 @@ func TestWithoutAPIServerALaunchersSignalCountsAndEventsComeLater(t *testing.T) 
 	w.waitWatch("1", w.a, w.b)
 }
 
-func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
-	w := given(t)
-	api := w.server()
-	all := w.vms(plan{Spec: deaf(), grace: 2}, plan{Spec: deaf(), grace: 3, orphan: true}, plan{Spec: deaf(), grace: 4})
-	signalled, deleted, kept := all[0], all[1], all[2]
-	launcher, agent := w.container(namespace, signalled.launcherPod()), w.container(agents, "pod/"+w.agent(w.a))
-	// Given a VMI that is deleted while the agent is stopped.
-	w.kill(w.a, agent, "SIGSTOP")
-	w.delete("vmi/" + deleted.Name)
-	api.Stop()
-	w.kill(w.a, agent, "SIGKILL")
-	node.Eventually(t, 2*soon, func() bool { return w.metric(w.a, "vmgrace_recovered_records_total") != "" }, "kubelet does not start the agent again")
-	w.stop(api)
-
-	w.kill(w.a, launcher, "SIGTERM")
-	signalled.destroyedAt(signalled.begun("LauncherSignal", 2*time.Second).deadline)
-	for _, v := range []*vm{deleted, kept} {
-		v.runs()
-	}
-
-	w.start(api)
-	deleted.WaitGone(t, soon)
-	deleted.ended("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
-	signalled.ended("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
-	w.waitAgents()
-	w.untouched(kept)
-}
-
 // five creates five VMs whose launcher pods have no owner. Otherwise the garbage collector
 // would delete the pods with the VMIs, which Kubernetes deletes with their CRD.
 func (w *world) five() []*vm {

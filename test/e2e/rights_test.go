@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -53,36 +52,6 @@ func TestNoAgentWasEverRefusedAnything(t *testing.T) {
 
 func within(windows []window, at time.Time) bool {
 	return slices.ContainsFunc(windows, func(w window) bool { return at.After(w.from) && at.Before(w.to) })
-}
-
-func TestTheAgentMayDoWhatTheDocumentsSayAndNothingElse(t *testing.T) {
-	w := given(t)
-	text, err := os.ReadFile("../../docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(text), "## Permissions of the agent\n")
-	parts := strings.Split(section, "```")
-	if len(parts) < 3 {
-		t.Fatal("docs/kubernetes.md does not say what the agent may do")
-	}
-	_, documented, _ := strings.Cut(parts[1], "\n")
-	is, want := rights(w.Kubectl(t, "auth", "can-i", "--list", "--as=system:serviceaccount:"+agents+":node-agent")), rights(documented)
-	if !slices.Equal(is, want) {
-		t.Errorf("the agent may\n%s\n\nand docs/kubernetes.md says\n%s", strings.Join(is, "\n"), strings.Join(want, "\n"))
-	}
-}
-
-// rights returns the lines of kubectl auth can-i --list, sorted and with single spaces.
-func rights(table string) []string {
-	var lines []string
-	for line := range strings.Lines(table) {
-		if fields := strings.Fields(line); len(fields) > 0 && !strings.HasPrefix(line, "$") {
-			lines = append(lines, strings.Join(fields, " "))
-		}
-	}
-	slices.Sort(lines)
-	return lines
 }
 
 func TestNoEventWasToldTwice(t *testing.T) {

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -82,7 +83,7 @@ func TestAnUpgradeFromTheLastReleaseAndBackMovesNoDeadline(t *testing.T) {
 	w.askToBeMoved(leaving) // the last release's budgets need a right on VMIs' finalizers
 	w.afterwards("uncordon", w.b.Name)
 	w.Kubectl(t, "cordon", w.b.Name)
-	if _, err := leaving.evict(); err == nil {
+	if err := leaving.evict(); err == nil {
 		t.Error("a VM that asked to be moved was evicted")
 	}
 	node.Eventually(t, soon, func() bool { return leaving.vmi("{.status.evacuationNodeName}") == w.a.Name }, "%s is not marked", leaving.Name)
@@ -129,6 +130,13 @@ metadata: {name: last-releases-budgets}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: last-releases-budgets}
 subjects: [{kind: ServiceAccount, namespace: ` + agents + `, name: cluster-controller}]
 `
+
+// evict evicts the launcher pod once.
+func (v *vm) evict() error {
+	eviction := fmt.Sprintf(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"virt-launcher-%s","namespace":"%s"}}`, v.Name, namespace)
+	_, err := v.w.TryKubectl(v.w.Context(), eviction, "create", "--raw", "/api/v1/namespaces/"+namespace+"/pods/virt-launcher-"+v.Name+"/eviction", "-f", "-")
+	return err
+}
 
 // sent starts a migration of the VM and waits until its guest is being sent, slowly.
 func (v *vm) sent(migration string) {

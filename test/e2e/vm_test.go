@@ -287,18 +287,16 @@ func (w *world) records(n *cluster.Node) (records []node.VMStatus, ok bool) {
 	return records, true
 }
 
-// recordOn returns the VM's record on a node. ok is false while it cannot be read.
-func (v *vm) recordOn(n *cluster.Node) (r node.VMStatus, ok bool) {
+// record returns the VM's record on its node. ok is false while it cannot be read.
+func (v *vm) record() (r node.VMStatus, ok bool) {
 	v.w.Helper()
-	records, ok := v.w.records(n)
+	records, ok := v.w.records(v.Node)
 	i := slices.IndexFunc(records, func(r node.VMStatus) bool { return r.Domain == v.Domain })
 	if !ok || i < 0 {
 		return r, false
 	}
 	return records[i], true
 }
-
-func (v *vm) record() (node.VMStatus, bool) { return v.recordOn(v.Node) }
 
 // forgottenBy waits until a node's agent has no record of the VM.
 func (v *vm) forgottenBy(n *cluster.Node) {

@@ -118,7 +118,6 @@ func resource(kind string) (schema.GroupVersionResource, error) {
 		"node":             {Version: "v1", Resource: "nodes"},
 		"pdb":              {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 		"pod":              {Version: "v1", Resource: "pods"},
-		"quota":            {Version: "v1", Resource: "resourcequotas"},
 		"vmi":              {Group: "kubevirt.io", Version: "v1", Resource: "virtualmachineinstances"},
 		"vmim":             {Group: "kubevirt.io", Version: "v1", Resource: "virtualmachineinstancemigrations"},
 		"volumeattachment": {Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"},
