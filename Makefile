@@ -146,12 +146,34 @@ ASAN = go test -asan -tags $(TAGS) -count=1 -timeout 5m -exec "$(SUDO) env ASAN_
 CGO = $$(go list -tags $(TAGS),unit -f '{{if .CgoFiles}}{{.ImportPath}}{{end}}' ./internal/... ./pkg/...)
 
 .PHONY: test
-test: deps race ## unit tests as root, and real guests under a real libvirtd: 20 minutes
-	@echo '===== 1 of 2: packages by themselves, with the race detector, and those with C with the address sanitizer, 8 minutes ====='
-	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
-	$(ASAN) $(CGO)
-	@echo '===== 2 of 2: both binaries with real guests, 10 minutes ====='
-	$(GOTEST) -v -p 2 -timeout 15m $(GUESTS)
+test: ## unit tests as root, and real guests under a real libvirtd: 20 minutes
+	@status=0; for part in units guests; do $(MAKE) --no-print-directory $$part || { status=1; failed+=" $$part"; }; done; \
+	[[ $$status = 0 ]] || echo "FAILED: make$$failed" >&2; exit $$status
+
+.PHONY: units
+units: deps race ## packages by themselves, with the race detector, and those with C with the address sanitizer: 6 minutes
+	@status=0; hack/tests.sh "$$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")" $(GOTEST) -timeout 10m || status=1; \
+	hack/tests.sh "$(CGO)" $(ASAN) || status=1; exit $$status
+
+.PHONY: guests
+guests: deps race ## both binaries with real guests: 12 minutes
+	@hack/tests.sh "$(GUESTS)" $(GOTEST) -v -p 2 -timeout 15m
+
+# Of each promise that a change easily breaks, one test with real guests; .ci/run nightly has all.
+SOMEGUESTS := TestPoliteGuestIsOff|TestDeafGuestIsDestroyed|TestGracePeriodZeroIsDestroyed|TestAPausedGuestIsResumed|TestAGuestAgentIsAskedFirst|TestTheDeadlineHoldsWithLibvirtdDead$$|TestAnAgentKilledInMidGrace|TestATriggerWrittenWhileTheAgentWasDown|TestTheNextVMOfThatName|TestAVMThatGoesOffByItself|TestAVMInItsPodIsShutDown|TestVMsInTheirPodsKeepTheirDeadlines|TestAKilledShimTakesItsVM|TestAGuestInItsPodIsAskedByItsAgent|TestANodeThatIsPoweredOff|TestSIGTERMToTheAgent
+SOMEAPI := TestTheRoleIsTheLeast|TestEveryRightOfTheController|TestTheDocumentedRights|TestEverythingHasTheNames|TestTheCRDsAreWhat|TestEachRightIsUsed|TestTwoReplicasThatMark|TestOneFileMakesAVM|TestVMsLeaveATaintedNode|TestAMarkedVMMoves|TestAnAgentForgesNothing|TestALostSourceIsNamed|TestItDrainsThePods|TestStatusFollowsAVM|TestBesideKubeVirtAPreempted
+.PHONY: some-guests
+some-guests: deps race k8s ## of each promise a test with a real guest, or with a real API server: 5 minutes
+	@status=0; { hack/tests.sh "./internal/cluster ./internal/node/kube" $(GOTEST) -p 1 -timeout 10m || status=1; \
+	hack/tests.sh "./test/deploy ./test/evictions ./test/migrations ./test/drains ./test/kubernetes" $(GOTEST) -p 1 -timeout 15m -run '^($(SOMEAPI))' || status=1; exit $$status; } & api=$$!; \
+	hack/tests.sh "./test/acceptance" $(GOTEST) -timeout 15m -run '^($(SOMEGUESTS))' || status=1; wait $$api || status=1; exit $$status
+
+SOMECLUSTER := TestADeletedVMIShutsItsGuestDown|TestADeafGuestIsDestroyed|TestADrainMovesVMs|TestADrainStopsNoVM|TestAVMWhoseLauncherIsPreempted|TestARollingUpdate|TestTheAgentMayDo|TestNoAgentWasEver|TestNoEventWasTold
+.PHONY: some-e2e
+some-e2e: deps race k8s csi images ## of each promise of the cluster a test in one of two nodes, one beside KubeVirt, one kill in a handover: 10 minutes
+	@status=0; hack/tests.sh ./test/handover $(MOVES) -timeout 10m -run '^TestAgentsCutOffAtTheHandover' & move=$$!; \
+	hack/tests.sh ./test/e2e go test -v -tags $(TAGS) -count=1 -timeout 20m -run '^($(SOMECLUSTER))' $(if $(SUDO),-exec "$(SUDO)") || status=1; wait $$move || status=1; \
+	hack/tests.sh ./test/besidekubevirt go test -v -tags $(TAGS) -count=1 -timeout 10m -run '^TestPreemptedAndTaintedVMsMove' $(if $(SUDO),-exec "$(SUDO)") || status=1; exit $$status
 
 # P names the package, T what go test -run takes: CONTRIBUTING.md has one of each kind.
 .PHONY: test-one
@@ -244,7 +266,7 @@ fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)
 
 .PHONY: test-all
 test-all: ## all of these, and which failed: an hour and a half
-	.ci/run unit test fuzz test-kubernetes test-faults e2e
+	.ci/run test fuzz test-kubernetes test-faults e2e
 
 # -count=1: the manifests and the chart are outside these modules, where the test cache sees
 # no change. Helm's library takes 3 minutes to compile, once, then 10 s.

@@ -155,7 +155,7 @@ func TestTakingVMGraceAwayTakesNoVMAlong(t *testing.T) {
 func unchanged(t *testing.T, api *cluster.API, before string) {
 	t.Helper()
 	after := ""
-	if !node.Poll(t.Context(), 20*time.Second, func() bool { after = everything(t, api); return after == before }) {
+	if !node.Poll(t.Context(), time.Minute, func() bool { after = everything(t, api); return after == before }) {
 		t.Errorf("changed:\n%s\nwas\n%s", after, before)
 	}
 }

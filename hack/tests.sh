@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Runs a go test of many packages and prints what it prints. On a terminal one line says what is
+# done of what. The last lines are what the failed tests have said, and how to run each again:
+#
+#   tests.sh "PACKAGES" COMMAND...
+set -uo pipefail
+
+read -rd '' -a packages <<<"$1" || true
+shift
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+terminal=0
+[[ -t 1 ]] && terminal=1
+
+"$@" "${packages[@]}" 2>&1 | tee "$log" | awk -v all=${#packages[@]} -v terminal=$terminal '
+	terminal { printf "\r\033[K" }
+	{ print }
+	$1 ~ /^(ok|FAIL|\?)$/ && NF > 1 { done++ }
+	terminal { printf "%d of %d packages", done, all }
+	{ fflush() }
+	END { if (terminal) printf "\r\033[K" }'
+status=${PIPESTATUS[0]}
+[[ $status == 0 ]] && exit
+
+printf '\nWhat the failed tests have said:\n'
+# First their names are read, then the lines that follow one of these names.
+awk 'NR == FNR { if ($1 == "---" && $2 == "FAIL:") failed[$3] = 1; next }
+	$1 == "===" || $1 == "---" { said = ($1 == "===" ? $3 : ($2 == "FAIL:" ? $3 : "")) in failed; if (!said) next }
+	said && (/_test\.go:[0-9]+:/ || /^ *--- FAIL:/) { print substr($0, 1, 400) }' "$log" "$log" | head -n 60
+printf '\nOne of them again:\n'
+awk '$1 == "---" && $2 == "FAIL:" && /^---/ { names = names " " $3 }
+	$1 == "FAIL" && NF > 1 {
+		sub(/^github.com\/vmgrace\/vmgrace/, ".", $2)
+		count = split(names, each, " ")
+		if (!count) print "  make test-one P=" $2 " T=."
+		for (i = 1; i <= count; i++) print "  make test-one P=" $2 " T=\x27^" each[i] "$\x27"
+		names = ""
+	}' "$log"
+exit "$status"
