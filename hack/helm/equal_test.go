@@ -88,28 +88,6 @@ func TestUninstallLeavesTheCRDs(t *testing.T) {
 	}
 }
 
-// TestBesideKubeVirtItsCRDsAreNotTouched: Helm 4 applies CRDs onto those that are there.
-func TestBesideKubeVirtItsCRDsAreNotTouched(t *testing.T) {
-	for name := range install(t, "withoutKubeVirt: false").all() {
-		if strings.HasSuffix(name, ".kubevirt.io") {
-			t.Errorf("the chart makes %s", name)
-		}
-	}
-}
-
-// TestTheControllersPathIsNotTheCharts: a chart that states it conflicts with
-// cluster-controller on each upgrade, or takes the key away for a while.
-func TestTheControllersPathIsNotTheCharts(t *testing.T) {
-	hook := install(t, "").templates["ValidatingWebhookConfiguration <nil> vmgrace-cluster-controller"]
-	config := get[map[string]any](t, hook, "webhooks", 0, "clientConfig")
-	if path, stated := get[map[string]any](t, config, "service")["path"]; stated {
-		t.Errorf("path: %v", path)
-	}
-	if bundle, stated := config["caBundle"]; stated {
-		t.Errorf("caBundle: %v", bundle)
-	}
-}
-
 func TestHelmLintFindsNothing(t *testing.T) {
 	for _, mode := range modes {
 		values := map[string]any{}

@@ -28,43 +28,6 @@ func TestTableTellsWhatIsAmiss(t *testing.T) {
 	}
 }
 
-func TestLiveTableIsDrawnOverItself(t *testing.T) {
-	var out bytes.Buffer
-	screen := &live{w: &out, width: 80}
-	rows := []row{{vm: "deaf", phase: "ShuttingDown", grace: 4 * time.Second, left: time.Second, counting: true}}
-	screen.say("deaf", strings.Repeat("long ", 40))
-
-	screen.show(rows)
-	first := out.String()
-	screen.show(rows) // too soon to be drawn
-	screen.end("")
-
-	if !strings.Contains(first, "[####............]   1.0 s") {
-		t.Errorf("no countdown in %q", first)
-	}
-	for line := range strings.Lines(first) {
-		if len(strings.TrimSuffix(line, "\n")) >= 80 {
-			t.Errorf("line of %d characters would wrap", len(line))
-		}
-	}
-	if got, want := out.String(), first+"\x1b[2A\x1b[J"+first+"\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestLogHasACountdownOnceASecond(t *testing.T) {
-	var out bytes.Buffer
-	screen := &lines{w: &out}
-	rows := []row{{vm: "deaf", phase: "ShuttingDown", left: time.Second, counting: true}, {vm: "polite", phase: "Stopped"}}
-
-	screen.show(rows)
-	screen.show(rows)
-
-	if got := strings.Count(out.String(), "1.0 s left"); got != 1 || strings.Contains(out.String(), "polite") {
-		t.Errorf("%d countdowns in %q", got, out.String())
-	}
-}
-
 func TestFailureRunsTheCleanupsInReverse(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	var order []string

@@ -15,16 +15,6 @@ func installCRDs(t *testing.T) {
 	}
 }
 
-func TestTheCRDsAreWhatTheAPIServerWants(t *testing.T) {
-	installCRDs(t)
-	for _, crd := range []string{"virtualmachineinstances", "virtualmachineinstancemigrations"} {
-		got := api.Kubectl(t, "get", "crd", crd+".kubevirt.io", "-o", `jsonpath={range .status.conditions[?(@.status=="True")]}{.type} {end}`)
-		if !strings.Contains(got, "NamesAccepted") || !strings.Contains(got, "Established") || strings.Contains(got, "NonStructural") {
-			t.Errorf("%s: %s", crd, got)
-		}
-	}
-}
-
 const manyVMIs = `
 {apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {name: normal, labels: {kubevirt.io/nodeName: node-x}},
  spec: {terminationGracePeriodSeconds: 47, domain: {devices: {disks: [{name: a}]}}}}

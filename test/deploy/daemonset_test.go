@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/vmgrace/vmgrace/internal/node"
 )
@@ -151,34 +150,6 @@ func TestEveryPrivilegeHasItsReason(t *testing.T) {
 	}
 	if found < 11 {
 		t.Errorf("only %d privileges and volumes found", found)
-	}
-}
-
-func TestTheRoleIsTheLeastThatTheAgentNeeds(t *testing.T) {
-	all := render(t, "deploy/daemonset")
-	want := []rbacv1.PolicyRule{
-		{APIGroups: []string{"kubevirt.io"}, Resources: []string{"virtualmachineinstances"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{""}, Resources: []string{"pods/status"}, Verbs: []string{"patch"}},
-		{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"},
-			ResourceNames: []string{"virtualmachineinstances.kubevirt.io"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"kubevirt.io"}, Resources: []string{"virtualmachineinstancemigrations"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"kubevirt.io"}, Resources: []string{"virtualmachineinstancemigrations/status", "virtualmachineinstances/status"}, Verbs: []string{"patch"}},
-		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims", "persistentvolumes"}, Verbs: []string{"get"}},
-		{APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create", "get"}},
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "patch"}},
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
-	}
-	role := object[rbacv1.ClusterRole](t, all, "ClusterRole")
-	if diff := cmp.Diff(want, role.Rules); diff != "" {
-		t.Error(diff)
-	}
-	binding := object[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding")
-	if diff := cmp.Diff([]rbacv1.Subject{{Kind: "ServiceAccount", Name: "node-agent", Namespace: "vmgrace-system"}}, binding.Subjects); diff != "" {
-		t.Error(diff)
-	}
-	if binding.RoleRef.Name != role.Name {
-		t.Errorf("bound to %s, not to %s", binding.RoleRef.Name, role.Name)
 	}
 }
 

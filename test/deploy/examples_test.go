@@ -2,9 +2,7 @@ package deploy
 
 import (
 	"encoding/xml"
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -110,14 +108,6 @@ func TestTheExamplesDomainStarts(t *testing.T) {
 		t.Errorf("the domain is %s", got)
 	}
 	machine.Virsh(t, "destroy", "default_example")
-}
-
-func TestTheExampleSaysHowItIsUsed(t *testing.T) {
-	err := exec.CommandContext(t.Context(), root+"deploy/examples/run").Run()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
-		t.Errorf("run without a node: %v, want exit status 2", err)
-	}
 }
 
 func TestTheExampleVMIsAllowedWhereOnlyRestrictedPodsAre(t *testing.T) {

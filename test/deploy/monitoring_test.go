@@ -1,9 +1,6 @@
 package deploy
 
 import (
-	"io/fs"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -70,38 +67,6 @@ func TestEachAlertHasItsPartOfTheRunbookAndEachPartItsAlert(t *testing.T) {
 	}
 }
 
-// sources returns the text of all Go files below a directory of the project, without tests.
-func sources(t *testing.T, dir string) string {
-	t.Helper()
-	text := ""
-	err := fs.WalkDir(os.DirFS(root), dir, func(path string, _ fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
-			text += read(t, path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
-func TestAlertsAskForMetricsThatExist(t *testing.T) {
-	source := ""
-	for _, dir := range []string{"internal/node/metrics", "internal/cluster"} {
-		source += sources(t, dir)
-	}
-	metric := regexp.MustCompile(`vmgrace_[a-z_]+`)
-	for _, a := range alerts(t) {
-		for _, name := range metric.FindAllString(a.Expr, -1) {
-			base := regexp.MustCompile(`_(bucket|count|sum)$`).ReplaceAllString(name, "")
-			if !strings.Contains(source, `"`+base+`"`) {
-				t.Errorf("%s asks for %s, which nobody has", a.Alert, name)
-			}
-		}
-	}
-}
-
 // The dashboard's ConfigMap is one that kubectl can apply, and the port of the agent,
 // which is on its node's network, one that can be declared.
 func TestTheAPIServerTakesTheMonitoring(t *testing.T) {
@@ -111,28 +76,5 @@ func TestTheAPIServerTakesTheMonitoring(t *testing.T) {
 		if !strings.Contains(said, object) {
 			t.Errorf("no %q: %s", object, said)
 		}
-	}
-}
-
-func TestTheScrapeJobIsTheOneThatAlertsAskFor(t *testing.T) {
-	var file struct {
-		ScrapeConfigs []struct {
-			JobName string `json:"job_name"`
-		} `json:"scrape_configs"`
-	}
-	if err := yaml.Unmarshal([]byte(read(t, "deploy/monitoring/scrape.yaml")), &file); err != nil {
-		t.Fatal(err)
-	}
-	jobs := 0
-	for _, a := range alerts(t) {
-		for _, m := range regexp.MustCompile(`job="([^"]*)"`).FindAllStringSubmatch(a.Expr, -1) {
-			jobs++
-			if m[1] != file.ScrapeConfigs[0].JobName {
-				t.Errorf("%s asks for job %q, the scrape job is %q", a.Alert, m[1], file.ScrapeConfigs[0].JobName)
-			}
-		}
-	}
-	if jobs == 0 {
-		t.Error("no alert on an agent that does not answer")
 	}
 }

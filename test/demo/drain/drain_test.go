@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"strings"
 	"testing"
@@ -33,13 +32,5 @@ func TestTheConsolesAreReadOnBothNodes(t *testing.T) {
 	g.says("node-b", "vmgrace-guest: press 1")
 	if s, ok := g.on("node-a"); !ok || s != (span{2, 3}) || g.boots != 1 || g.asked != 1 {
 		t.Errorf("%+v, %v, booted %d times, asked %d times", s, ok, g.boots, g.asked)
-	}
-}
-
-func TestEachLineSaysWhoAndWhen(t *testing.T) {
-	var out bytes.Buffer
-	(&screen{w: &out}).say("kubectl drain", "node/%s drained", "node-a")
-	if got := out.String(); got != "  0.00 s  kubectl drain    node/node-a drained\n" {
-		t.Errorf("%q", got)
 	}
 }
