@@ -8,11 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/vmgrace/vmgrace/test/node"
 )
 
 // image is an unpacked OCI archive of make images.
@@ -175,48 +172,6 @@ func files(t *testing.T, root string) []string {
 		t.Fatal(err)
 	}
 	return all
-}
-
-// inImage runs the agent in its image's file system. The mounts are those of the DaemonSet,
-// read-only where the DaemonSet mounts them so.
-const inImage = `#!/bin/sh
-set -e
-root=%[1]s home=%[2]s
-exec unshare --mount --propagation private sh -c '
-	for dir in /run/libvirt /var/log/libvirt '$home'; do
-		mkdir -p "'$root'$dir"
-	done
-	mkdir -p '$root'/proc
-	mount --bind '$root' '$root'
-	mount --bind /run/libvirt '$root'/run/libvirt
-	mount -o remount,ro,bind '$root'/run/libvirt
-	mount --bind /var/log/libvirt '$root'/var/log/libvirt
-	mount -o remount,ro,bind '$root'/var/log/libvirt
-	mount --bind '$home' '$root$home'
-	mount --rbind /proc '$root'/proc
-	mount -o remount,ro,bind '$root'
-	exec chroot '$root' /usr/bin/node-agent "$@"' sh "$@"
-`
-
-func TestTheAgentInItsImageShutsAGuestDown(t *testing.T) {
-	i := openImage(t, "node-agent")
-	a := machine.Agent(t)
-	a.Path = filepath.Join(t.TempDir(), "node-agent")
-	if err := os.WriteFile(a.Path, fmt.Appendf(nil, inImage, i.root, machine.Dir), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	a.Start(t)
-	node.Eventually(t, 20*time.Second, func() bool { return a.Metrics(t)["vmgrace_libvirt_up"] == 1 }, "the agent talks to libvirt")
-
-	g := machine.Boot(t, node.Spec{Namespace: "vmgrace-image", Firmware: true, Grace: "2"})
-	l := a.Launcher(t, g)
-	l.Touch(t)
-	if got := l.WaitStopped(t, 20*time.Second); got.Outcome != "Forced" {
-		t.Errorf("outcome %s: %+v", got.Outcome, got)
-	}
-	if n := a.Metrics(t)[`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`]; n < 1 {
-		t.Errorf("the guest was asked %v times through libvirt", n)
-	}
 }
 
 // Given the go build commands of the Makefile and the Dockerfile, then both have the same

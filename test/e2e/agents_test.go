@@ -101,38 +101,3 @@ func (w *world) heartbeat(n *cluster.Node) string {
 	w.Helper()
 	return w.find(objects.Query{Kind: "node", Name: n.Name, Path: `{.status.conditions[?(@.type=="Ready")].lastHeartbeatTime}`})
 }
-
-func TestWithoutTheDaemonSetVMsRunOnAndTheNextOneAdoptsThem(t *testing.T) {
-	w := given(t)
-	all := w.vms(plan{Spec: deaf(), grace: 5}, plan{Spec: deaf(), grace: 30, on: w.b}, plan{Spec: deaf(), grace: 3, orphan: true})
-	kept, dying, deleted := all[0], all[1], all[2]
-	w.delete(dying.launcherPod())
-	s := dying.begun("LauncherSignal", 30*time.Second)
-
-	from := time.Now() // kubectl deletes the agents' rights before the agents
-	w.Kubectl(t, "delete", "-k", "../../deploy/daemonset")
-	w.step("kubectl delete -k deploy/daemonset")
-	w.delete("vmi/" + deleted.Name)
-	started := w.make(plan{Spec: deaf(), grace: 4, orphan: true})
-	started.WaitUp(t)
-	w.step("a VMI deleted and another VM started without an agent")
-	for _, v := range append(all, started) {
-		v.runs()
-	}
-
-	if err := w.applyAgents(w.Context()); err != nil {
-		t.Fatal(err)
-	}
-	w.unsettled = append(w.unsettled, window{from, time.Now()})
-	w.step("kubectl apply -k deploy/daemonset")
-	started.waitGuarded()
-	w.untouched(kept)
-	dying.kept(s)
-	w.step("adopted")
-	deleted.WaitGone(t, soon)
-	deleted.ended("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
-	w.delete("vmi/" + started.Name)
-	started.destroyedAt(started.begun("VMIDeleted", 4*time.Second).deadline)
-	dying.destroyedAt(s.deadline)
-	w.untouched(kept)
-}

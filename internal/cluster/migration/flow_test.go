@@ -174,26 +174,3 @@ func TestATargetPodThatCannotBeMadeEndsTheMigration(t *testing.T) {
 		t.Error("no Event")
 	}
 }
-
-func TestABudgetThatCannotBeMadeEndsTheMigration(t *testing.T) {
-	r := aRig(t)
-	r.Budgets = true
-	m := r.migrationOf("a")
-	v := &kubevirt.VirtualMachineInstance{}
-	if err := r.Get(t.Context(), client.ObjectKey{Namespace: "n", Name: "a"}, v); err != nil {
-		t.Fatal(err)
-	}
-	v.Spec.EvictionStrategy = new(kubevirt.StrategyLiveMigrate)
-	if err := r.Update(t.Context(), v); err != nil {
-		t.Fatal(err)
-	}
-	r.turn()
-	result, err := r.step(m, 3)
-	if err != nil || r.phase(m) != kubevirt.MigrationScheduling || result.RequeueAfter <= 0 || result.RequeueAfter > migration.MakeTimeout {
-		t.Fatalf("%+v, %v, phase %s", result, err, r.phase(m))
-	}
-	r.phases.now[m.UID] = seenPhase{phase: kubevirt.MigrationScheduling, states: "/", at: time.Now().Add(-migration.MakeTimeout)}
-	if _, err := r.step(m, 1); err != nil || r.phase(m) != kubevirt.MigrationFailed {
-		t.Errorf("%v, phase %s", err, r.phase(m))
-	}
-}

@@ -89,29 +89,6 @@ func TestAMigrationThatWaitsSaysForWhat(t *testing.T) {
 	}
 }
 
-// Given a node with as many undecided migrations as it has places. Then a migration of another node has its turn, and
-// one of this node says which ones it waits for.
-func TestWhoWaitsForAnUndecidedMigrationSaysSo(t *testing.T) {
-	r := aRig(t)
-	for _, name := range []string{"x", "y"} {
-		m := r.migrationOf(name)
-		m.Status.Phase, m.Status.MigrationState = kubevirt.MigrationRunning, &kubevirt.MigrationState{SourceNode: "node-a", VMIUID: "vmi-" + name}
-		if err := r.Status().Update(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
-		r.phases.waits(m.UID, "the agent of node-a")
-	}
-	m := r.migrationOf("a")
-	r.turn()
-	r.phases.now[m.UID] = seenPhase{phase: kubevirt.MigrationPending, states: "/", at: time.Now().Add(-migration.SayAfter)}
-	if _, err := r.step(m, 2); err != nil {
-		t.Fatal(err)
-	}
-	if now := migration.StateOf(r.read(m)); !strings.Contains(now.WaitsFor, "such as n/m-x") {
-		t.Errorf("%+v", now)
-	}
-}
-
 // Given a migration that cannot be written any more. When it is to fail, then it holds no slot.
 func TestAMigrationWhoseEndIsRefusedHoldsNothing(t *testing.T) {
 	r := aRig(t)
