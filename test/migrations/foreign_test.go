@@ -3,9 +3,6 @@
 package migrations
 
 import (
-	"encoding/json"
-	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -13,48 +10,6 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/rig"
 )
-
-// kubeVirts makes an object that has every field of KubeVirt's own type.
-func (s scene) kubeVirts(kind, name string) {
-	s.Helper()
-	text, err := os.ReadFile("../../api/kubevirt/testdata/" + kind + ".json")
-	kit.Must(s.T, err)
-	var o map[string]any
-	kit.Must(s.T, json.Unmarshal(text, &o))
-	o["metadata"] = map[string]any{"namespace": s.NS, "name": name}
-	text, err = json.Marshal(o)
-	kit.Must(s.T, err)
-	status, err := json.Marshal(map[string]any{"status": o["status"]})
-	kit.Must(s.T, err)
-	if _, err := shared.TryKubectl(s.Context(), string(text), "create", "-f", "-"); err != nil {
-		s.Fatal(err)
-	}
-	plural := strings.ToLower(fmt.Sprint(o["kind"])) + "s"
-	shared.Kubectl(s.T, "patch", plural, "-n", s.NS, name, "--subresource=status", "--type=merge", "-p", string(status))
-}
-
-// Given a VMI and a migration with every field of KubeVirt's types. When the controller
-// runs, then it still moves another VM. If one such object could not be decoded, then no
-// list could be, and the controller would see no VM at all.
-func TestObjectsWithAllOfKubeVirtsFieldsHideNoOther(t *testing.T) {
-	s := given(t)
-	s.kubeVirts("vmi", "foreign-vm")
-	s.kubeVirts("migration", "foreign-migration")
-	s.vm("vm")
-	m := s.Migrate("m", "vm")
-	controller(t)
-	s.scheduled(m, "node-b")
-	// When KubeVirt fills in the state of a migration, then the migration continues.
-	s.SetStatus(s.read(m), `{"migrationState":{"sourceState":{"node":"x"},"targetState":{"node":"y"}}}`)
-	s.to(m, kubevirt.MigrationRunning)
-	s.says("node-b", kubevirt.TargetArrived, m)
-	s.says("node-a", kubevirt.SourceGone, m)
-	s.says("node-b", kubevirt.TargetRunning, m)
-	s.comes(m, kubevirt.MigrationSucceeded)
-	if has := shared.Kubectl(t, "get", "vmim", "-n", s.NS, "m", "-o", "jsonpath={.status.migrationState.sourceState.node}"); has != "x" {
-		t.Errorf("KubeVirt's field is %q", has)
-	}
-}
 
 func TestAnAgentsWordIsSaidOnceUnderEitherName(t *testing.T) {
 	s, m := placed(t)

@@ -26,40 +26,28 @@ func TestTheTableFitsTheTerminal(t *testing.T) {
 		}
 		all = append(all, s)
 	}
-	text := render(all, 80, 24)
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	if len(lines) > 24 {
-		t.Errorf("%d lines", len(lines))
-	}
-	for _, l := range lines {
-		if utf8.RuneCountInString(l) > 80 || strings.ContainsRune(l, '\x1b') {
-			t.Errorf("%q", l)
+	fits := func(width, height int) (text string) {
+		text = render(all, width, height)
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		if len(lines) > max(height, 1) {
+			t.Errorf("%d lines on %d", len(lines), height)
 		}
-	}
-	for _, want := range []string{"20 of 60 pods drained", "Moving       [#####.....]", "and 18 more"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
+		for _, l := range lines {
+			if utf8.RuneCountInString(l) > width || strings.ContainsRune(l, '\x1b') {
+				t.Errorf("on %d columns: %q", width, l)
+			}
 		}
-	}
-}
-
-func TestTheTableFitsASmallTerminal(t *testing.T) {
-	all := []drain.Status{
-		{Pod: drain.Pod{Namespace: "a", Name: "vm-1"}, State: drain.StateMoving, Percent: 50, Reason: "migration Running"},
-		{Pod: drain.Pod{Namespace: "a", Name: "vm-2"}, State: drain.StateMoving, Percent: -1, Reason: "migration Pending"},
-		{Pod: drain.Pod{Namespace: "a", Name: "vm-3"}, State: drain.StateWaiting, Percent: -1},
+		return text
 	}
 	for width := range 60 {
 		for height := range 6 {
-			lines := strings.Split(strings.TrimSuffix(render(all, width, height), "\n"), "\n")
-			if len(lines) > max(height, 1) {
-				t.Errorf("%d lines on %d: %q", len(lines), height, lines)
-			}
-			for _, l := range lines {
-				if len(l) > width {
-					t.Errorf("%d columns on %d: %q", len(l), width, l)
-				}
-			}
+			fits(width, height)
+		}
+	}
+	text := fits(80, 24)
+	for _, want := range []string{"20 of 60 pods drained", "Moving       [#####.....]", "and 18 more"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
 }
