@@ -12,7 +12,7 @@ trap 'rm -f "$log"' EXIT
 terminal=0
 [[ -t 1 ]] && terminal=1
 
-"$@" "${packages[@]}" 2>&1 | tee "$log" | awk -v all=${#packages[@]} -v terminal=$terminal '
+env "$@" "${packages[@]}" 2>&1 | tee "$log" | awk -v all=${#packages[@]} -v terminal=$terminal '
 	terminal { printf "\r\033[K" }
 	{ print }
 	$1 ~ /^(ok|FAIL|\?)$/ && NF > 1 { done++ }
