@@ -160,15 +160,15 @@ guests: deps race ## both binaries with real guests: 12 minutes
 	@hack/tests.sh "$(GUESTS)" $(GOTEST) -v -p 2 -timeout 15m
 
 # Of each promise that a change easily breaks, one test with real guests; .ci/run nightly has all.
-SOMEGUESTS := TestPoliteGuestIsOff|TestDeafGuestIsDestroyed|TestGracePeriodZeroIsDestroyed|TestAPausedGuestIsResumed|TestAGuestAgentIsAskedFirst|TestTheDeadlineHoldsWithLibvirtdDead$$|TestAnAgentKilledInMidGrace|TestATriggerWrittenWhileTheAgentWasDown|TestTheNextVMOfThatName|TestAVMThatGoesOffByItself|TestAVMInItsPodIsShutDown|TestVMsInTheirPodsKeepTheirDeadlines|TestAKilledShimTakesItsVM|TestAGuestInItsPodIsAskedByItsAgent|TestANodeThatIsPoweredOff|TestSIGTERMToTheAgent
-SOMEAPI := TestTheRoleIsTheLeast|TestEveryRightOfTheController|TestTheDocumentedRights|TestEverythingHasTheNames|TestTheCRDsAreWhat|TestEachRightIsUsed|TestTwoReplicasThatMark|TestOneFileMakesAVM|TestVMsLeaveATaintedNode|TestAMarkedVMMoves|TestAnAgentForgesNothing|TestALostSourceIsNamed|TestItDrainsThePods|TestStatusFollowsAVM|TestBesideKubeVirtAPreempted
+SOMEGUESTS := TestPoliteGuestIsOff|TestDeafGuestIsDestroyed|TestGracePeriodZeroIsDestroyed|TestAPausedGuestIsResumed|TestAGuestAgentIsAskedFirst|TestTheDeadlineHoldsWithLibvirtdDead$$|TestAnAgentThatWasDeadAtTheDeadline|TestAShimKilledWhileTheAgentWasDown|TestTheNextVMOfThatName|TestAVMThatGoesOffByItself|TestAVMInItsPodIsShutDown|TestVMsInTheirPodsKeepTheirDeadlines|TestAKilledShimTakesItsVM|TestAGuestInItsPodIsAskedByItsAgent|TestANodeThatIsPoweredOff|TestSIGTERMToTheAgent
+SOMEAPI := TestEveryRightOfTheController|TestTheDocumentedRights|TestEverythingHasTheNames|TestVMIsOfAllKindsAreTaken|TestEachRightIsUsed|TestTwoReplicasThatMark|TestAPodThatTheWebhookHasMissed|TestVMsLeaveATaintedNode|TestAMarkedVMMoves|TestAnAgentForgesNothing|TestALostSourceIsNamed|TestItDrainsThePods|TestStatusFollowsAVM|TestBesideKubeVirtAPreempted
 .PHONY: some-guests
 some-guests: deps race k8s ## of each promise a test with a real guest, or with a real API server: 5 minutes
 	@status=0; { hack/tests.sh "./internal/cluster ./internal/node/kube" $(GOTEST) -p 1 -timeout 10m || status=1; \
 	hack/tests.sh "./test/deploy ./test/evictions ./test/migrations ./test/drains ./test/kubernetes" $(GOTEST) -p 1 -timeout 15m -run '^($(SOMEAPI))' || status=1; exit $$status; } & api=$$!; \
 	hack/tests.sh "./test/acceptance" $(GOTEST) -timeout 15m -run '^($(SOMEGUESTS))' || status=1; wait $$api || status=1; exit $$status
 
-SOMECLUSTER := TestADeletedVMIShutsItsGuestDown|TestADeafGuestIsDestroyed|TestADrainMovesVMs|TestADrainStopsNoVM|TestAVMWhoseLauncherIsPreempted|TestARollingUpdate|TestTheAgentMayDo|TestNoAgentWasEver|TestNoEventWasTold
+SOMECLUSTER := TestADeletedVMIOrPodShutsItsGuestDown|TestVMIAndPodDeletedAtOnce|TestADrainMovesVMs|TestADrainStopsNoVM|TestAVMWhoseLauncherIsPreempted|TestARollingUpdate|TestNoAgentWasEver|TestNoEventWasTold
 .PHONY: some-e2e
 some-e2e: deps race k8s csi images ## of each promise of the cluster a test in one of two nodes, one beside KubeVirt, one kill in a handover: 10 minutes
 	@status=0; hack/tests.sh ./test/handover $(MOVES) -timeout 10m -run '^TestAgentsCutOffAtTheHandover' & move=$$!; \

@@ -7,7 +7,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-func TestADeletedVMIOrLauncherPodShutsItsGuestDownAndLeavesNothing(t *testing.T) {
+func TestADeletedVMIOrPodShutsItsGuestDownAndLeavesNothing(t *testing.T) {
 	for what, cause := range map[string]string{"VMI": either, "VMI with KubeVirt's finalizer": "VMIDeleted", "launcher pod": "LauncherSignal"} {
 		t.Run(what, func(t *testing.T) {
 			w := given(t)
