@@ -127,7 +127,7 @@ func TestADrainTaintIsAMarkOfAllVMs(t *testing.T) {
 	w.launcher(bare, "virt-launcher-bare", "n1")
 	w.alone()
 	w.taints("n1", "kubevirt.io/drain")
-	m := w.evacuation(live)
+	w.evacuation(live)
 	w.evictionRequested(live, "Migrating")
 	w.evictionRequested(bare, "NotMigratable")
 	if n := len(w.migrations()); n != 1 {
@@ -136,7 +136,6 @@ func TestADrainTaintIsAMarkOfAllVMs(t *testing.T) {
 	w.taints("n1")
 	w.eventually("it is withdrawn", func() bool { return w.unfinished(live) == nil })
 	w.evictionRequested(live, "")
-	_ = m
 }
 
 // Given eight marked VMs. When the leader is killed in the middle of them, then each VM has
@@ -150,7 +149,7 @@ func TestTheNextLeaderMakesEachMigrationOnce(t *testing.T) {
 		all = append(all, w.vm(name, "n1", kubevirt.StrategyLiveMigrate, migratable))
 	}
 	w.keeps(all[len(all)-1], 1)
-	second := w.controller()
+	w.controller()
 	for i, v := range all {
 		w.mark(v)
 		if i == len(all)/2 {
@@ -169,7 +168,6 @@ func TestTheNextLeaderMakesEachMigrationOnce(t *testing.T) {
 			t.Errorf("%s has %d migrations", v.Name, of[v.Name])
 		}
 	}
-	_ = second
 }
 
 // Given a VM that has ended, and one whose budget somebody has deleted, while no controller ran. Then the

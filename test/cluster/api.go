@@ -249,12 +249,12 @@ func (a *API) Freeze() error { return freeze(a.apiserver) }
 // Thaw ends a Freeze.
 func (a *API) Thaw() error { return a.apiserver.Signal(unix.SIGCONT) }
 
-// As returns a client with a certificate for that user and those groups.
-func (a *API) As(t T, user string, groups ...string) Client {
+// As returns a client with a certificate for that user.
+func (a *API) As(t T, user string) Client {
 	t.Helper()
 	other, name := a.Client, "user-"+strings.NewReplacer(":", "-", "/", "-").Replace(user)
 	var err error
-	if other.Kubeconfig, err = a.pki.kubeconfig(name, a.URL, pkix.Name{CommonName: user, Organization: groups}); err != nil {
+	if other.Kubeconfig, err = a.pki.kubeconfig(name, a.URL, pkix.Name{CommonName: user}); err != nil {
 		t.Fatalf("%v", err)
 	}
 	return other
