@@ -1,13 +1,10 @@
 package gracecache
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/vmgrace/vmgrace/pkg/durable"
 )
 
 func TestTheHolderOfALockIsFound(t *testing.T) {
@@ -59,13 +56,5 @@ func TestAProcessEndsWhereAThreadIsKilledAndStays(t *testing.T) {
 	}
 	if isEnding(os.Getpid(), "/proc") {
 		t.Error("this process ends")
-	}
-}
-
-func TestAnAgentThatLivesKeepsItsRecordsToItself(t *testing.T) {
-	dir := t.TempDir()
-	put(t, openStore(t, dir), shutdownRecord())
-	if s, loaded, err := Take(durable.Real(), dir); s != nil || len(loaded.Records) > 0 || !errors.Is(err, ErrLocked) {
-		t.Errorf("%v, %+v, %v", s, loaded, err)
 	}
 }

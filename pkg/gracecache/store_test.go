@@ -184,24 +184,6 @@ func TestClosedStoreTouchesNothing(t *testing.T) {
 	wantNames(t, dir, "shop_db-0.prod.json")
 }
 
-func TestFailedWriteIsReportedAndTheOldRecordStands(t *testing.T) {
-	dir := t.TempDir()
-	s := openStore(t, dir)
-	put(t, s, runningRecord())
-	s.disk.FS = noRename{s.disk.FS}
-	if err := s.Put(shutdownRecord()); !errors.Is(err, errBroken) || !strings.Contains(err.Error(), "shop_db-0.prod.json") {
-		t.Errorf("error %v: want the cause and the file", err)
-	}
-	wantRecords(t, load(t, s).Records, runningRecord())
-	wantNames(t, dir, "shop_db-0.prod.json")
-}
-
-var errBroken = errors.New("broken")
-
-type noRename struct{ durable.FS }
-
-func (noRename) Rename(string, string) error { return errBroken }
-
 func TestASlowDiskHoldsNoMoreThanSomeThreads(t *testing.T) {
 	// Given: a disk that takes its time.
 	s := openStore(t, t.TempDir())

@@ -47,15 +47,6 @@ func TestAProcessWithOneThreadLeftIsNotExiting(t *testing.T) {
 	}
 }
 
-func TestALivingProcessIsNotExiting(t *testing.T) {
-	living := sleeper(t)
-	p := opened(t, living.Process.Pid, started(t, living.Process.Pid))
-	defer p.Close()
-	if p.Exiting() {
-		t.Error("exiting")
-	}
-}
-
 func TestAProcessIsExitingWhenAllItsThreadsAre(t *testing.T) {
 	const exits, lives = 0x40410c, 0x400108
 	for name, c := range map[string]struct {

@@ -157,41 +157,6 @@ func TestStartSkipsTheCommandsName(t *testing.T) {
 	}
 }
 
-func TestManyProcessesHoldNoThreads(t *testing.T) {
-	const n = 100
-	for range n {
-		w, err := Watch(sleeper(t).Process.Pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.Done()
-		t.Cleanup(func() { _ = w.Close() })
-	}
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(tasks) > n/2 {
-		t.Errorf("%d threads to watch %d processes", len(tasks), n)
-	}
-}
-
-func TestCloseLeavesTheProcessAlone(t *testing.T) {
-	cmd := sleeper(t)
-	p := opened(t, cmd.Process.Pid, started(t, cmd.Process.Pid))
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-p.Done():
-		t.Error("Close looks like the end of the process")
-	default:
-	}
-	if err := cmd.Process.Signal(unix.Signal(0)); err != nil {
-		t.Errorf("the process: %v", err)
-	}
-}
-
 func TestACheckSeesWhatOpenSees(t *testing.T) {
 	cmd := sleeper(t)
 	pid := cmd.Process.Pid

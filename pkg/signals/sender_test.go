@@ -103,28 +103,6 @@ func TestRegistrationAndTriggerAreReadByTheOtherEnd(t *testing.T) {
 	wantTrigger(t, dir)
 }
 
-func TestAnOrderlyEndLeavesOnlyTheTrigger(t *testing.T) {
-	dir := t.TempDir()
-	s := NewSender(dir, testVM)
-	kit.Must(t, s.Register())
-	send(t, s)
-	kit.Must(t, s.Withdraw())
-	if got := names(t, dir); got != FileTrigger {
-		t.Errorf("left: %s", got)
-	}
-	kit.Must(t, s.Withdraw())
-}
-
-func TestAnOrderlyEndWithoutASignalLeavesNothing(t *testing.T) {
-	dir := t.TempDir()
-	s := NewSender(dir, testVM)
-	kit.Must(t, s.Register())
-	kit.Must(t, s.Withdraw())
-	if got := names(t, dir); got != "" {
-		t.Errorf("left: %s", got)
-	}
-}
-
 func TestAStaleTriggerIsClearedAndOurOwnIsNot(t *testing.T) {
 	dir := t.TempDir()
 	kit.Must(t, os.WriteFile(filepath.Join(dir, FileTrigger), nil, 0o600))

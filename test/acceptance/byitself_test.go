@@ -2,10 +2,8 @@ package acceptance
 
 import (
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vmgrace/vmgrace/test/node"
 )
@@ -38,36 +36,6 @@ func TestAVMThatGoesOffByItselfEndsItsLauncher(t *testing.T) {
 			if s := v.Launcher.Status(); s.Cause != "" {
 				t.Errorf("%+v", s)
 			}
-		})
-	}
-}
-
-// Given the same. When its domain is started again at once, or was saved and comes back later,
-// then its launcher stays.
-func TestAVMThatComesBackKeepsItsLauncher(t *testing.T) {
-	for name, comesBack := range map[string]func(*testing.T, *node.VM){
-		"started again": func(t *testing.T, v *node.VM) {
-			t.Helper()
-			v.Virsh(t, "destroy")
-			shared.Start(t, v.Spec)
-		},
-		"restored": func(t *testing.T, v *node.VM) {
-			t.Helper()
-			file := filepath.Join(t.TempDir(), "state")
-			v.Virsh(t, "save", file)
-			node.Eventually(t, 2*soon, func() bool { return strings.Contains(v.Shim.Log(), "was saved: waiting for its return") }, "it does not say so")
-			node.Never(t, 6*time.Second, func() bool { return !v.Shim.Running() }, "its launcher has ended")
-			shared.Virsh(t, "restore", file)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			v := blind(t, shared.Agent(t).Start(t), node.Spec{Firmware: true})
-			comesBack(t, v)
-			node.Eventually(t, 2*soon, func() bool { return v.Launcher.Status().Phase == "Running" }, "it is not guarded again")
-			node.Never(t, 6*time.Second, func() bool { return !v.Shim.Running() }, "its launcher has ended")
-			v.Virsh(t, "destroy")
-			v.WaitExit(t, 0)
 		})
 	}
 }

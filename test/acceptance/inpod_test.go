@@ -98,22 +98,6 @@ func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
 			v.WaitStopped(t, "LauncherSignal", "Graceful")
 		})
 		t.Run("at once", func(t *testing.T) {
-			t.Run("booting", func(t *testing.T) {
-				t.Parallel()
-				v := a.LaunchInside(t, node.Spec{Behaviour: "boot=2"}, "--grace-period=40")
-				v.WaitGuarded(t)
-				v.SignalShim(t)
-				v.WaitStopped(t, "LauncherSignal", "Graceful")
-			})
-			t.Run("slow", func(t *testing.T) {
-				t.Parallel()
-				v := a.InLauncher(t, node.Spec{Behaviour: "slow=2"}, "--grace-period=30")
-				from := v.SignalShim(t)
-				if took := v.WaitGone(t, soon).Sub(from); took < 2*time.Second {
-					t.Errorf("it took %v", took)
-				}
-				v.WaitStopped(t, "LauncherSignal", "Graceful")
-			})
 			t.Run("frozen", func(t *testing.T) {
 				t.Parallel()
 				v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=2")

@@ -113,13 +113,6 @@ func (l *Launcher) Shim(t T, args ...string) *Process {
 	return l.shim(t, nil, args)
 }
 
-// ShimAsPID1 is Shim, but the shim is process 1 of a new PID namespace with its own /proc,
-// as in a container. --pid and --pid-file mean pids of that namespace.
-func (l *Launcher) ShimAsPID1(t T, args ...string) *Process {
-	t.Helper()
-	return l.shim(t, []string{"unshare", "--mount-proc"}, args)
-}
-
 func (l *Launcher) shim(t T, wrapper, args []string) *Process {
 	t.Helper()
 	argv := append(wrapper, Binary(t, "launcher-shim"),

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -24,26 +23,6 @@ const (
 
 // unlocked does what the kernel does to vm.json when its shim dies.
 func unlocked(v *watch.View) { v.Locked = false }
-
-func TestTheRecordIsDurableBeforeTheGuestHearsAnything(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain}, "60")
-		r.cache.hangs()
-		r.trigger(domain)
-		r.after(1900 * time.Millisecond)
-		if n := r.hv.Count(fake.OpAsk, domain); n != 0 {
-			t.Error("asked while the record was being written")
-		}
-		r.after(200 * time.Millisecond)
-		if n := r.hv.Count(fake.OpAsk, domain); n != 1 {
-			t.Error("a disk that hangs must not stop the shutdown")
-		}
-		r.after(2 * minute)
-		if got, want := r.when(fake.OpSignal, domain), []time.Duration{61 * second}; !slices.Equal(got, want) {
-			t.Errorf("signalled at %v, want %v: a disk that hangs must not move the deadline", got, want)
-		}
-	})
-}
 
 func TestAHungDomainDelaysNoOther(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -114,21 +93,6 @@ func TestDomainsWithoutALauncherDirectoryAreNotOurs(t *testing.T) {
 		}
 		if n := r.agent.Phases()[grace.Running]; n != 0 {
 			t.Errorf("%d VMs counted", n)
-		}
-	})
-}
-
-func TestKeepersOfRemovedLaunchersEnd(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		for i := range 100 {
-			name := fmt.Sprintf("ns_vm%d", i)
-			r.change(name, func(*watch.View) {})
-			r.after(second)
-			r.change(name, func(v *watch.View) { *v = watch.View{} })
-			r.after(second)
-		}
-		if n := len(r.agent.keepers); n != 1 {
-			t.Errorf("%d keepers are left, want the one whose directory is there", n)
 		}
 	})
 }

@@ -115,42 +115,6 @@ func TestADestroyThatHangsThoughTheVMIsDeadIsNoEnd(t *testing.T) {
 	})
 }
 
-func TestAHungGuestAgentLeavesTimeForACPIWhateverCameBefore(t *testing.T) {
-	for name, before := range map[string]func(*rig){
-		"a restart of the agent": func(r *rig) { r.after(4 * second); r.restart() },
-		"a resume that took long": func(r *rig) {
-			r.after(4 * second)
-			r.hv.SetPower(domain, grace.PowerOn)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(r *rig) {
-				r.guarded(fake.Guest{Name: domain, Agent: true, AskTakes: minute}, "10")
-				r.hv.SetPower(domain, grace.PowerPaused)
-				defer r.hv.Hang(fake.OpResume, domain)()
-				if name == "a restart of the agent" {
-					r.hv.SetPower(domain, grace.PowerOn)
-				}
-				r.after(second)
-				begun := time.Since(r.start)
-				r.trigger(domain)
-				before(r)
-				r.after(minute)
-				r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
-				asked := false
-				for _, c := range r.hv.Calls() {
-					if c.Op == fake.OpAsk && c.Mode == grace.ModeACPI && c.At.Sub(r.start) <= begun+5*second {
-						asked = true
-					}
-				}
-				if !asked {
-					t.Errorf("less than 5 s of 10 s were left to ACPI: %+v", r.hv.Calls())
-				}
-			})
-		})
-	}
-}
-
 func TestAChangeThatIsSeenWithTheTriggerStillCounts(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain}, "300")

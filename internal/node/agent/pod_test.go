@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 	"github.com/vmgrace/vmgrace/test/fake"
 )
 
@@ -103,31 +102,5 @@ func TestARecordOutlivesItsShutdownUntilItsEventsAreSettled(t *testing.T) {
 		r.sigterm(pod1)
 		r.after(10 * time.Second)
 		r.stoppedAs(pod1, grace.LauncherSignal, grace.Forced)
-	})
-}
-
-// The launcher of a migration that failed: its VM runs on another node.
-func TestALauncherWhoseVMNeverCameTellsNobodyOfAShutdown(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.stop()
-		c := &memoryCluster{synced: true, fate: grace.FateMoved}
-		c.pods = []grace.Pod{{UID: pod1, VMI: uid, Created: born, DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour}}
-		r.cluster = c
-		r.dirs = map[string]*memoryDir{}
-		r.pod(pod1, uid)
-		r.run()
-		r.after(time.Second)
-		r.sigterm(pod1)
-		r.after(2 * time.Minute)
-		if s := r.dir(pod1).said(); s.Phase != grace.Stopped || s.Outcome != grace.AlreadyStopped {
-			t.Fatalf("status.json: %+v", s)
-		}
-		r.set(pod1, func(v *watch.View) { v.Registered, v.Locked, v.Holder = false, false, grace.Holder{} }) // it ends, as it was told
-		r.agent.LauncherChanged(domain)
-		r.after(time.Minute)
-		r.stoppedAs(pod1, grace.LauncherSignal, grace.AlreadyStopped)
-		if got := c.told(); len(got) > 0 {
-			t.Errorf("Events %v", got)
-		}
 	})
 }

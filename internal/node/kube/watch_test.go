@@ -207,22 +207,3 @@ func TestAStoredVMICostsLessThanAKiB(t *testing.T) {
 		t.Errorf("%d bytes per VMI", took)
 	}
 }
-
-// Given a VM that was moved away while this node was fenced, what is left of it here was given up.
-func TestAMoveFromAFencedNodeIsKnown(t *testing.T) {
-	r := newRig(t).watching()
-	v := r.makeVMI("vm", finalizer, `{}`)
-	r.sees("vm", v)
-	fenced := func(nodes string) {
-		t.Helper()
-		r.eventually(func() bool { // another test removes the status from the CRD for a while
-			return r.do("PATCH", r.vmiPath("vm")+"/status", `{"status":{"vmgraceFencedNodes":[`+nodes+`]}}`).code == http.StatusOK
-		}, "no status is served")
-	}
-	fenced(`"other","` + r.node + `"`)
-	r.must("PATCH", r.vmiPath("vm"), `{"metadata":{"labels":{"kubevirt.io/nodeName":"another"}}}`)
-	r.misses("vm")
-	r.wantFate("vm", v, grace.FateFenced)
-	fenced(`"other"`)
-	r.wantFate("vm", v, grace.FateMoved)
-}

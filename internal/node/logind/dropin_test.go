@@ -13,24 +13,6 @@ import (
 	"time"
 )
 
-func TestTheDropInHasLogindDelayForLonger(t *testing.T) {
-	socket, root := filepath.Join(t.TempDir(), "bus"), t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "etc/systemd"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	defer startBus(t, socket)()
-	fake := startLogind(t, socket, 5*time.Second)
-	fake.set(func() { fake.afterHUP = 120_000_000 })
-	w := watch(t, &Logind{Socket: socket, Wanted: 2 * time.Minute, Root: root})
-	w.until("lengthened", delayed(2*time.Minute))
-	text, err := os.ReadFile(filepath.Join(root, dropInDir, dropInName))
-	hups := 0
-	fake.set(func() { hups = fake.hups })
-	if err != nil || !strings.HasSuffix(string(text), "[Login]\nInhibitDelayMaxSec=120\n") || hups != 1 {
-		t.Errorf("%q %v, %d SIGHUPs", text, err, hups)
-	}
-}
-
 // Given a logind that does not obey its drop-in, then its state is told of before and during the
 // attempt, and a shutdown ends the attempt.
 func TestLogindsWordDoesNotWaitForTheDropIn(t *testing.T) {

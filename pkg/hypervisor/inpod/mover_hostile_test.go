@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
@@ -146,62 +145,6 @@ func TestALauncherOfNoTargetDoesNotHideItsGuest(t *testing.T) {
 	}
 	if err := m.Receive(t.Context(), domain); !errors.Is(err, hypervisor.ErrState) {
 		t.Errorf("it receives: %v", err)
-	}
-}
-
-func TestAGuestThatMovedHasMovedAndIsPausedWhereItArrived(t *testing.T) {
-	// Given
-	a, source := host(t, false)
-	b, target := host(t, true)
-	domain, _ := a.directory(t, "")
-	b.directory(t, "")
-	a.script(t, domain)
-	b.script(t, domain, scriptIncoming+"=1")
-	var mu sync.Mutex
-	var stopped []hypervisor.Event
-	a.hear(func(e hypervisor.Event) {
-		mu.Lock()
-		defer mu.Unlock()
-		if !e.Stopped.IsZero() {
-			stopped = append(stopped, e)
-		}
-	})
-	before := time.Now()
-	was, err := a.Get(t.Context(), domain)
-	kit.Must(t, err)
-	// When
-	relay(t, source, target, domain)
-	kit.Must(t, source.Migrate(t.Context(), hypervisor.Outgoing{Domain: domain, Instance: was.Instance, Bandwidth: 100, AutoConverge: true}))
-	// Then
-	if s := a.status(domain); !strings.Contains(s, `"do":"migrate","bandwidth":100,"autoConverge":true`) || !strings.Contains(s, `"phase":"Running"`) {
-		t.Errorf("it was asked by %s", s)
-	}
-	var there hypervisor.Domain
-	kit.Eventually(t, "it is paused there", func() bool {
-		var err error
-		there, err = b.Get(t.Context(), domain)
-		return err == nil && there.Power == grace.PowerPaused && b.vm(domain).arriving()
-	})
-	kit.Eventually(t, "it has arrived", func() bool {
-		stay, _, err := target.Look(t.Context(), domain)
-		return err == nil && stay == hypervisor.StayPaused
-	})
-	mu.Lock()
-	if len(stopped) != 1 || stopped[0].Name != domain || stopped[0].Stopped.Before(before.Add(-time.Millisecond)) {
-		t.Errorf("when it stopped: %+v", stopped)
-	}
-	mu.Unlock()
-	// When it is removed at the source, and a shutdown begins at the target
-	kit.Must(t, source.Remove(t.Context(), domain, was.Instance))
-	kit.Must(t, b.Resume(t.Context(), domain, there.Instance))
-	// Then
-	kit.Eventually(t, "it has moved", func() bool {
-		end, err := a.Ended(t.Context(), domain, was.Instance)
-		kit.Must(t, err)
-		return end == grace.EndMoved
-	})
-	if d, err := b.Get(t.Context(), domain); err != nil || d.Power != grace.PowerOn || d.Instance != there.Instance {
-		t.Errorf("%+v, %v", d, err)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
@@ -127,25 +126,6 @@ func TestWithLibvirtdDeadTheRunDirectoryKnows(t *testing.T) {
 	shared.RestartLibvirtd(t)
 	node.Eventually(t, testTimeout, func() bool { return d.Up() && events.count(hypervisor.Event{}) >= 2 }, "connected again")
 	node.Eventually(t, testTimeout, func() bool { _, err := d.Get(bounded(t), g.Domain); return errors.Is(err, hypervisor.ErrNotFound) }, "libvirt says so too")
-}
-
-func TestASilentLibvirtdDoesNotHoldWhatTheRunDirectoryKnows(t *testing.T) {
-	d, p := open(t)
-	g := shared.Boot(t, node.Spec{Firmware: true})
-	i := instance(t, d, g.Domain)
-	p.silence()
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if dom, err := d.Get(ctx, g.Domain); err != nil || dom.Instance != i || dom.Power != grace.PowerUnknown {
-		t.Errorf("%+v, %v", dom, err)
-	}
-	if all, err := d.List(ctx, only(g.Domain)); err != nil || len(all) != 1 {
-		t.Errorf("%+v, %v", all, err)
-	}
-	if err := d.Destroy(ctx, g.Domain, i); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("destroy: %v", err)
-	}
-	p.cut(t)
 }
 
 func TestNeitherSourceIsNotAnEmptyList(t *testing.T) {

@@ -193,27 +193,3 @@ func TestAReconnectLeavesNoDescriptors(t *testing.T) {
 	}
 	node.Eventually(t, testTimeout, func() bool { return descriptors() <= before }, "at most %d descriptors, as before", before)
 }
-
-// See pool: two calls on one connection can crash the process.
-func TestACallIsAloneOnItsConnection(t *testing.T) {
-	d, p := open(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	var calls sync.WaitGroup
-	for _, name := range hungNames(24) {
-		calls.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := d.Get(bounded(t), name); !errors.Is(err, hypervisor.ErrNotFound) {
-					t.Errorf("query %s: %v", name, err)
-				}
-				if err := d.Ask(bounded(t), name, someone, grace.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
-					t.Errorf("ask %s: %v", name, err)
-				}
-			}
-		})
-	}
-	calls.Wait()
-	if _, _, worst, _ := p.stats(); worst > 1 {
-		t.Errorf("%d calls at once on one connection", worst)
-	}
-}

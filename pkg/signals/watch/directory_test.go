@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -39,19 +38,6 @@ func look(t *testing.T, d Directory) View {
 	case <-time.After(10 * time.Second):
 		t.Fatal("the look blocks")
 		return View{}
-	}
-}
-
-func TestLookReadsRegistrationAndTrigger(t *testing.T) {
-	d, path := given(t)
-	kit.Write(t, filepath.Join(path, signals.FileVM), `{"version":1,"namespace":"ns","name":"vm","uid":"u1","gracePeriodSeconds":45}`)
-	kit.Write(t, filepath.Join(path, signals.FileTrigger), `{"version":1,"uid":"u1","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`)
-	v := look(t, d)
-	if !v.Present || !v.Registered || v.UID != "u1" || v.Grace != "45" || v.Locked {
-		t.Errorf("registration: %+v", v)
-	}
-	if !v.Trigger || v.TriggerUID != "u1" {
-		t.Errorf("trigger: %+v", v)
 	}
 }
 
@@ -201,42 +187,5 @@ func TestVMFileThatClaimsAnotherVMIsRejectedWhole(t *testing.T) {
 	v := look(t, d)
 	if tookOver(v) || len(v.Rejected) != 1 || v.Rejected[0].Reason != ReasonVMClaim {
 		t.Errorf("%+v", v)
-	}
-}
-
-func TestHugeFilesAreReadToALimit(t *testing.T) {
-	d, path := given(t)
-	for _, name := range []string{signals.FileVM, signals.FileTrigger} {
-		f, err := os.Create(filepath.Join(path, name))
-		kit.Must(t, err)
-		kit.Must(t, f.Truncate(1<<40))
-		kit.Must(t, f.Close())
-	}
-	v := look(t, d)
-	if tookOver(v) || !v.Trigger || len(v.Rejected) != 1 {
-		t.Errorf("%+v", v)
-	}
-}
-
-func TestStatusIsReplacedAndNeverWrittenThroughALink(t *testing.T) {
-	d, path := given(t)
-	victim := filepath.Join(t.TempDir(), "victim")
-	kit.Write(t, victim, "precious")
-	kit.Must(t, os.Symlink(victim, filepath.Join(path, signals.FileStatus)))
-	kit.Must(t, os.Symlink(victim, filepath.Join(path, tempStatus)))
-	for _, phase := range []grace.Phase{grace.Running, grace.Stopped} {
-		kit.Must(t, d.WriteStatus(grace.Status{UID: "u1", Phase: phase}))
-		content, err := os.ReadFile(filepath.Join(path, signals.FileStatus))
-		kit.Must(t, err)
-		var s grace.Status
-		if err := json.Unmarshal(content, &s); err != nil || s.UID != "u1" || s.Phase != phase {
-			t.Errorf("%s, %v", content, err)
-		}
-	}
-	if content, _ := os.ReadFile(victim); string(content) != "precious" {
-		t.Errorf("the link's target is now %q", content)
-	}
-	if entries, _ := os.ReadDir(path); len(entries) != 1 {
-		t.Errorf("left behind: %v", entries)
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
@@ -90,27 +89,5 @@ func TestNoContentMakesALookFail(t *testing.T) {
 				t.Errorf("%.200v", v)
 			}
 		})
-	}
-}
-
-func TestAHardLinkToAnotherVMsFilesChangesNothingThere(t *testing.T) {
-	d, path := given(t)
-	victim := filepath.Join(d.Base, "ns_victim")
-	kit.Must(t, os.Mkdir(victim, 0o755))
-	for _, name := range []string{signals.FileVM, signals.FileTrigger, signals.FileStatus} {
-		kit.Write(t, filepath.Join(victim, name), `{"version":1,"namespace":"ns","name":"victim","uid":"v"}`)
-		kit.Must(t, os.Link(filepath.Join(victim, name), filepath.Join(path, name)))
-	}
-	kit.Must(t, os.Link(filepath.Join(victim, signals.FileStatus), filepath.Join(path, tempStatus)))
-	if v := look(t, d); tookOver(v) {
-		t.Errorf("took over %+v", v)
-	}
-	kit.Must(t, d.WriteStatus(grace.Status{UID: "u", Phase: grace.Stopped}))
-	kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
-	for _, name := range []string{signals.FileVM, signals.FileTrigger, signals.FileStatus} {
-		content, err := os.ReadFile(filepath.Join(victim, name))
-		if err != nil || !strings.Contains(string(content), `"victim"`) {
-			t.Errorf("the victim's %s is now %q, %v", name, content, err)
-		}
 	}
 }

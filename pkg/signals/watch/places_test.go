@@ -3,7 +3,6 @@
 package watch
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
@@ -62,14 +61,6 @@ func (w *watched) hears(name string, d Directory) {
 	w.looksAt(name)
 }
 
-func TestATriggerInAToldPlaceIsSeenAtOnce(t *testing.T) {
-	d := pod(t, t.TempDir(), "uid-1")
-	d.mount(t)
-	_, w := told(t, func(p *Watcher) { p.Set("ns_vm", d) })
-	w.looksAt("ns_vm")
-	w.hears("ns_vm", d)
-}
-
 func TestAPlaceToldWhileItRunsIsWatched(t *testing.T) {
 	kubelet := t.TempDir()
 	p, w := told(t, func(*Watcher) {})
@@ -103,21 +94,6 @@ func TestAPlaceThatIsMissingIsLookedAtAndFoundWhenItComes(t *testing.T) {
 	d.mount(t) // over what is watched
 	w.looksAt("ns_vm")
 	w.hears("ns_vm", d)
-}
-
-func TestAVMsNextPodIsHeard(t *testing.T) {
-	kubelet := t.TempDir()
-	first, second := pod(t, kubelet, "uid-1"), pod(t, kubelet, "uid-2")
-	first.mount(t)
-	p, w := told(t, func(p *Watcher) { p.Set("ns_vm", first) })
-	w.looksAt("ns_vm")
-	w.hears("ns_vm", first)
-	w.drain()
-	p.Set("ns_vm", second)
-	w.looksAt("ns_vm")
-	second.mount(t)
-	w.looksAt("ns_vm")
-	w.hears("ns_vm", second)
 }
 
 func TestWatchingHoldsUpNoUnmountAndItsEndIsLookedAt(t *testing.T) {
@@ -309,37 +285,6 @@ func TestWhatIsForgottenIsLetGoOf(t *testing.T) {
 	if len(p.wanted) != 0 || len(p.watched) != 0 {
 		t.Errorf("remembered: %v, %v", p.wanted, p.watched)
 	}
-}
-
-func TestAMountIsFoundAndWhatItHidesLetGoOf(t *testing.T) {
-	d := pod(t, t.TempDir(), "uid-1")
-	d.make(t)
-	notify, err := fsnotify.NewWatcher()
-	kit.Must(t, err)
-	defer notify.Close()
-	looks := 0
-	p := New(slog.New(slog.DiscardHandler), func(string) { looks++ })
-	p.Set("ns_vm", d)
-	p.scan(notify)
-	for i := range 3 {
-		d.mount(t)
-		p.scan(notify)
-		if want := i + 2; looks != want || kernelWatches(t) != 1 {
-			t.Errorf("%d looks, want %d; %d watches, want 1", looks, want, kernelWatches(t))
-		}
-	}
-}
-
-// kernelWatches is how many inotify watches this process has.
-func kernelWatches(t *testing.T) (n int) {
-	t.Helper()
-	files, err := filepath.Glob("/proc/self/fdinfo/*")
-	kit.Must(t, err)
-	for _, file := range files {
-		content, _ := os.ReadFile(file) // one is the directory that was just read
-		n += bytes.Count(content, []byte("inotify wd:"))
-	}
-	return n
 }
 
 func TestALinkInAPlaceIsNotFollowed(t *testing.T) {

@@ -20,34 +20,6 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-func TestNothingOfATenantIsFollowedOrBlocks(t *testing.T) {
-	other := t.TempDir()
-	kit.Write(t, filepath.Join(other, "vm.json"), `{"version":1,"namespace":"ns","name":"vm","uid":"stolen"}`)
-	for name, plant := range map[string]func(path string) error{
-		"link outside":  func(p string) error { return os.Symlink(filepath.Join(other, "vm.json"), p) },
-		"link inside":   func(p string) error { return os.Symlink("real", p) },
-		"dangling link": func(p string) error { return os.Symlink("nowhere", p) },
-		"FIFO":          func(p string) error { return unix.Mkfifo(p, 0o666) },
-		"device":        func(p string) error { return unix.Mknod(p, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))) },
-		"directory":     func(p string) error { return os.Mkdir(p, 0o777) },
-		"socket":        func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o666, 0) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			d, path := given(t)
-			kit.Write(t, filepath.Join(path, "real"), `{"version":1,"namespace":"ns","name":"vm","uid":"inside"}`)
-			kit.Must(t, plant(filepath.Join(path, signals.FileVM)))
-			kit.Must(t, plant(filepath.Join(path, signals.FileTrigger)))
-			v := look(t, d)
-			if v.Registered || v.UID != "" || v.Trigger {
-				t.Errorf("used: %+v", v)
-			}
-			if len(v.Rejected) != 2 {
-				t.Errorf("rejected %v, want both files", v.Rejected)
-			}
-		})
-	}
-}
-
 func TestAFullDiskIsAnErrorOfTheStatusAlone(t *testing.T) {
 	d, path := given(t)
 	kit.Must(t, syscall.Mount("tmpfs", path, "tmpfs", 0, "size=4k,nr_inodes=3"))

@@ -126,12 +126,6 @@ func launcher(t *testing.T, dir, name string) string {
 	return path
 }
 
-func TestWhatIsThereAtTheStartIsLookedAt(t *testing.T) {
-	dir := t.TempDir()
-	launcher(t, dir, "ns_old")
-	watching(t, dir).looksAt("ns_old")
-}
-
 func TestATriggerIsSeenAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := launcher(t, dir, "ns_vm")
@@ -173,24 +167,6 @@ func TestALauncherDirectoryThatWasReplacedIsWatched(t *testing.T) {
 			}
 			kit.Must(t, os.Remove(filepath.Join(path, signals.FileTrigger)))
 		}
-	}
-}
-
-func TestAStormOfOtherNamesIsIgnored(t *testing.T) {
-	dir := t.TempDir()
-	path := launcher(t, dir, "ns_vm")
-	w := watching(t, dir)
-	w.looksAt("ns_vm")
-	w.drain()
-	for i := range 20_000 {
-		name := filepath.Join(path, "x"+string(rune('a'+i%26)))
-		kit.Write(t, name, "")
-		kit.Must(t, os.Rename(name, filepath.Join(path, "y")))
-	}
-	kit.Write(t, filepath.Join(path, signals.FileTrigger), "")
-	w.looksAt("ns_vm")
-	if n := len(w.looks); n > 10 {
-		t.Errorf("%d more looks for a storm that is none of ours", n)
 	}
 }
 

@@ -209,17 +209,6 @@ func TestALauncherDirectoryThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestAnOutageChangesNothing(t *testing.T) {
-	given(t, func(r *rig) {
-		r.preempted(true)
-		r.api(func() { r.down, r.vm.State = true, grace.VMIAbsent })
-		r.after(2*time.Minute - time.Nanosecond)
-		r.want("in the outage", true, true)
-		r.after(time.Nanosecond)
-		r.wantEnd(TimeIsOver)
-	})
-}
-
 func TestTheNodesShutdownEndsAHold(t *testing.T) {
 	given(t, func(r *rig) {
 		r.preempted(true)

