@@ -24,6 +24,26 @@ const (
 // unlocked does what the kernel does to vm.json when its shim dies.
 func unlocked(v *watch.View) { v.Locked = false }
 
+func TestTheRecordIsDurableBeforeTheGuestHearsAnything(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "60")
+		r.cache.hangs()
+		r.trigger(domain)
+		r.after(1900 * time.Millisecond)
+		if n := r.hv.Count(fake.OpAsk, domain); n != 0 {
+			t.Error("asked while the record was being written")
+		}
+		r.after(200 * time.Millisecond)
+		if n := r.hv.Count(fake.OpAsk, domain); n != 1 {
+			t.Error("a disk that hangs must not stop the shutdown")
+		}
+		r.after(2 * minute)
+		if got, want := r.when(fake.OpSignal, domain), []time.Duration{61 * second}; !slices.Equal(got, want) {
+			t.Errorf("signalled at %v, want %v: a disk that hangs must not move the deadline", got, want)
+		}
+	})
+}
+
 func TestAHungDomainDelaysNoOther(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.dir("ns_hung")
