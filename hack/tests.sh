@@ -12,13 +12,19 @@ trap 'rm -f "$log"' EXIT
 terminal=0
 [[ -t 1 ]] && terminal=1
 
-env "$@" "${packages[@]}" 2>&1 | tee "$log" | awk -v all=${#packages[@]} -v terminal=$terminal '
-	terminal { printf "\r\033[K" }
-	{ print }
-	$1 ~ /^(ok|FAIL|\?)$/ && NF > 1 { done++ }
-	terminal { printf "%d of %d packages", done, all }
-	{ fflush() }
-	END { if (terminal) printf "\r\033[K" }'
+# say prints lines as they come; awk would wait for a block of them.
+say() {
+	local line done=0
+	while IFS= read -r line; do
+		((!terminal)) || printf '\r\033[K'
+		printf '%s\n' "$line"
+		[[ ! $line =~ ^(ok|FAIL|\?)[[:space:]] ]] || ((++done))
+		((!terminal)) || printf '%d of %d packages' "$done" "${#packages[@]}"
+	done
+	((!terminal)) || printf '\r\033[K'
+}
+
+env "$@" "${packages[@]}" 2>&1 | tee "$log" | say
 status=${PIPESTATUS[0]}
 [[ $status == 0 ]] && exit
 
