@@ -88,6 +88,8 @@ func TestAVMIAndItsLauncherFindEachOther(t *testing.T) {
 	w.SetStatus(p, rig.PodRuns)
 	w.becomes(first, kubevirt.VMIRunning, "n1")
 	w.event("first", "Started", "virt-launcher-first runs on node n1")
+	w.Change(first, `{"metadata":{"labels":{"kubevirt.io/nodeName":"n0"}}}`) // as a file that states a former node
+	w.becomes(first, kubevirt.VMIRunning, "n1")
 	w.SetStatus(p, `{"phase":"Succeeded"}`)
 	w.becomes(first, kubevirt.VMISucceeded, "n1")
 	w.event("first", "Stopped", "has ended")

@@ -34,7 +34,8 @@ func (i indexer) IndexField(_ context.Context, o client.Object, field string, of
 // Given an autoscaler that taints a node and evicts its VM, whose mark the controller sees. When it
 // gives up and removes the taint, then the mark and its migration go, as after an uncordon. Other
 // taints are no sign of that: those of Kubernetes, those that the launcher tolerates by their keys,
-// and those that stay. A mark for a taint goes when another controller says so.
+// and those that stay. A mark for a taint goes when another controller says so. A cordon makes
+// the descheduler's mark an ordinary one.
 func TestTheMarkOfAnAutoscalerThatGivesUpGoes(t *testing.T) {
 	const key = "ToBeDeletedByClusterAutoscaler"
 	of := func(keys ...string) (all []corev1.Taint) {
@@ -71,6 +72,10 @@ func TestTheMarkOfAnAutoscalerThatGivesUpGoes(t *testing.T) {
 				Phase: kubevirt.VMIRunning, NodeName: "a", EvacuationNodeName: "a", Mark: &kubevirt.Mark{NodeName: "a", Cause: c.cause},
 				Conditions: []kubevirt.Condition{{Type: kubevirt.LiveMigratable, Status: kubevirt.ConditionTrue}},
 			}
+			if c.cordon {
+				vmi.Status.Mark.Source = kubevirt.EvictionSourceDescheduler
+				vmi.Annotations = map[string]string{kubevirt.EvictionSourceAnnotation: kubevirt.EvictionSourceDescheduler}
+			}
 			pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a", Tolerations: c.tolerations}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 			pod.ObjectMeta = metav1.ObjectMeta{Namespace: "n", Name: "virt-launcher-vm", UID: "p", Annotations: map[string]string{kubevirt.DomainAnnotation: "vm"},
 				Labels: map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp, kubevirt.CreatedByLabel: "u"}}
@@ -98,6 +103,9 @@ func TestTheMarkOfAnAutoscalerThatGivesUpGoes(t *testing.T) {
 			kit.Must(t, api.Get(t.Context(), client.ObjectKeyFromObject(vmi), vmi))
 			var migrations kubevirt.VirtualMachineInstanceMigrationList
 			kit.Must(t, api.List(t.Context(), &migrations))
+			if evacuation.ExplanationOf(vmi).Descheduler {
+				t.Error("the mark is still the descheduler's")
+			}
 			if vmi.Marked() != c.stays || len(migrations.Items) == 1 != c.stays {
 				t.Errorf("marked %v, %d migrations, want that they stay: %v; %+v", vmi.Marked(), len(migrations.Items), c.stays, vmi.Status)
 			}
