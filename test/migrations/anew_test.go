@@ -3,9 +3,11 @@
 package migrations
 
 import (
+	"reflect"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -58,6 +60,13 @@ func TestATargetPodOfAPodWithEachWishIsMade(t *testing.T) {
 		{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: selector(), MatchLabelKeys: []string{"app"}},
 		{MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: selector()},
 	}
+	sandbox := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "sandbox"}, Handler: "runc",
+		Overhead:   &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}},
+		Scheduling: &nodev1.Scheduling{NodeSelector: map[string]string{"sandbox": "true"}, Tolerations: []corev1.Toleration{{Key: "sandbox", Operator: corev1.TolerationOpExists}}}}
+	s.Make(sandbox, "")
+	s.Make(&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: s.NS, Name: "defaults"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+		Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")}}}}}, "")
+	p.Spec.RuntimeClassName = &sandbox.Name
 	p.Spec.PriorityClassName = "system-node-critical"
 	p.Spec.Hostname, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = "vm", "vms", new(true)
 	p.Spec.Tolerations = []corev1.Toleration{{Key: "mine", Operator: corev1.TolerationOpExists}}
@@ -83,6 +92,10 @@ func TestATargetPodOfAPodWithEachWishIsMade(t *testing.T) {
 	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
 	target := s.comesTarget(s.Migrate("move", "vm"))
 	before, after := s.launcher("vm").Spec, target.Spec
+	if before.Overhead.Memory().IsZero() || !before.Overhead.Memory().Equal(*after.Overhead.Memory()) || len(after.Tolerations) != len(before.Tolerations) || after.NodeSelector["sandbox"] != "true" ||
+		!reflect.DeepEqual(after.Containers[0].Resources, before.Containers[0].Resources) {
+		t.Errorf("of the runtime class and the limits: %+v, want %+v", after, before)
+	}
 	if got, want := after.Affinity.PodAffinity, before.Affinity.PodAffinity; got.String() != want.String() {
 		t.Errorf("affinity %v, want %v", got, want)
 	}
