@@ -207,7 +207,7 @@ e2e-1.34: deps csi images ## the main stories of e2e on Kubernetes 1.34: 3 minut
 	K8S=1.34 go test -v -tags $(TAGS) -count=1 -timeout 15m -run '$(OLDER)' $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What many VMs at once do takes minutes, and few changes break it.
-MANY := TestTenVMs|TestADrainMovesFive|TestADrainOfAFullNode|TestThousandRefused
+MANY := TestTenVMs|TestLaunchersOfAFull|TestADrainMovesFive|TestADrainOfAFullNode|TestThousandRefused
 .PHONY: test-many
 test-many: deps race k8s csi images ## many VMs at once: a full node, a tainted one, a thousand that nothing moves: 8 minutes
 	$(ROOTTEST) -tags $(TAGS),nightly -v -p 1 -timeout 20m -run '^($(MANY))' $(if $(SUDO),-exec "$(SUDO)") ./internal/cluster ./test/evictions ./test/e2e

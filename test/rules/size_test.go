@@ -23,7 +23,7 @@ func TestNoFolderGrowsUnseen(t *testing.T) {
 		"internal/logs":    250,
 		"api":              1100,
 		"pkg":              11450,
-		tests:              83100,
+		tests:              83200,
 	}
 	lines := map[string]int{}
 	for _, dir := range []string{"cmd", "internal", "api", "pkg", "test", "hack"} {
