@@ -27,7 +27,7 @@ plugins:
 
 // Given a cluster that limits the system's priorities, as GKE does. When vmgrace is installed, then
 // its pods are made, and such pods elsewhere are not.
-func TestOurPodsAreAllowedWhereTheClusterLimitsTheSystemsPriorities(t *testing.T) {
+func TestOurPodsAreAllowedWhereTheirPrioritiesAreLimited(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "admission.yaml")
 	if err := os.WriteFile(file, []byte(limited), 0o600); err != nil {
 		t.Fatal(err)
