@@ -161,6 +161,9 @@ func TestAnAnswerThatIsNoCertificateOfThisNodeIsNotTaken(t *testing.T) {
 		"a node without a name": func(c *controller) { c.change = subject(migration.CommonNamePrefix) },
 		"of an unknown CA":      func(c *controller) { c.roots = caPEM(stranger) },
 		"it has ended":          func(c *controller) { c.lasts = -time.Second },
+		"the clock is behind": func(c *controller) {
+			c.change = func(leaf *x509.Certificate) { leaf.NotBefore, leaf.NotAfter = time.Now().Add(time.Minute), time.Now().Add(time.Hour) }
+		},
 	} {
 		c := &controller{t: t, ca: newAuthority(t), lasts: time.Minute}
 		i := newIdentity(c)
@@ -176,6 +179,8 @@ func TestAnAnswerThatIsNoCertificateOfThisNodeIsNotTaken(t *testing.T) {
 		changed := false
 		if _, err := i.refresh(t.Context(), func() { changed = true }); err == nil || changed || strings.Contains(err.Error(), "\n\n") {
 			t.Errorf("%s: taken, %v", name, err)
+		} else if strings.Contains(err.Error(), "clock") != (name == "the clock is behind") {
+			t.Errorf("%s: %v", name, err)
 		}
 		if i.Certificate() != before {
 			t.Errorf("%s: the former certificate is gone", name)

@@ -172,6 +172,9 @@ func (i *Identity) request(ctx context.Context, roots *x509.CertPool) (*tls.Cert
 	if err != nil {
 		return nil, fmt.Errorf("what was signed: %w", err)
 	}
+	if time.Now().Before(leaf.NotBefore) { // which is 5 minutes before it was signed
+		return nil, errors.New("what was signed is not valid yet: this node's clock is more than 5 minutes behind the cluster-controller's; correct it")
+	}
 	if node, err := nodeOf(leaf); err != nil || node != i.node || !signedBy(leaf, roots) {
 		return nil, errors.Join(errors.New("what was signed is not for this node, or not by whom nodes trust"), err)
 	}
