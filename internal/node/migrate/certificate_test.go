@@ -162,7 +162,9 @@ func TestAnAnswerThatIsNoCertificateOfThisNodeIsNotTaken(t *testing.T) {
 		"of an unknown CA":      func(c *controller) { c.roots = caPEM(stranger) },
 		"it has ended":          func(c *controller) { c.lasts = -time.Second },
 		"the clock is behind": func(c *controller) {
-			c.change = func(leaf *x509.Certificate) { leaf.NotBefore, leaf.NotAfter = time.Now().Add(time.Minute), time.Now().Add(time.Hour) }
+			c.change = func(leaf *x509.Certificate) {
+				leaf.NotBefore, leaf.NotAfter = time.Now().Add(time.Minute), time.Now().Add(time.Hour)
+			}
 		},
 	} {
 		c := &controller{t: t, ca: newAuthority(t), lasts: time.Minute}
