@@ -9,6 +9,7 @@ import (
 
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
@@ -89,5 +90,26 @@ func TestAVMThatIsNotJudgedYetIsNotStopped(t *testing.T) {
 				t.Errorf("after two minutes: %+v", a)
 			}
 		})
+	}
+}
+
+// Given a VM that has moved, and the launcher pod that its guest has left, which the VM's own and
+// a user's budget select. When the pod is evicted, then the webhook answers 429, until the pod has
+// ended. Otherwise the API server would answer 500, and kubectl drain would end with an error.
+func TestThePodThatAGuestHasLeftIsNotAnswered500(t *testing.T) {
+	replicas(t, 2)
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
+	v.budget()
+	v.Make(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "users-own"},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{kubevirt.CreatedByLabel: v.uid}}}}, "")
+	v.status(`{"nodeName":"node-b","migrationState":{"sourceNode":"node-a","sourcePod":"` + v.launcher() + `","targetNode":"node-b"}}`)
+	for range 4 { // so both replicas are asked
+		if a := v.evict(); a.code != 429 || !strings.HasSuffix(a.text, "VMI default/"+v.name+" has moved to node node-b: this pod ends by itself") {
+			t.Fatalf("%+v", a)
+		}
+	}
+	v.podStatus(`{"phase":"Succeeded"}`)
+	if a := v.evict(); a.code != 0 {
+		t.Errorf("the pod has ended: %+v", a)
 	}
 }
