@@ -146,7 +146,7 @@ func TestAVMByKubectlApplyAloneOnNodesWithoutLibvirt(t *testing.T) {
 		w.restore(n.StartLibvirtd)
 	}
 	signals := node.ListSignals(t)
-	polite, byManifest, slow := w.alone(w.a, "polite", "polite", 6), w.alone(w.b, "by-manifest", "polite", 6), w.alone(w.b, "slow", "slow=2", 6)
+	polite, byManifest, slow := w.alone(w.a, "polite", "polite", 6), w.alone(w.b, "by-manifest", "polite", 6), w.alone(w.b, "slow", "slow=2", 20)
 	paused, deaf, none := w.alone(w.b, "paused", "polite", 6), w.alone(w.a, "deaf", "deaf", 6), w.alone(w.a, "grace-0", "deaf", 0)
 	for _, v := range []*alone{polite, byManifest, slow, paused, deaf, none} {
 		v.booted()
