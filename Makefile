@@ -151,26 +151,26 @@ test: ## unit tests as root, and real guests under a real libvirtd: 20 minutes
 	[[ $$status = 0 ]] || echo "FAILED: make$$failed" >&2; exit $$status
 
 .PHONY: units
-units: deps race ## packages by themselves, with the race detector, and those with C with the address sanitizer: 6 minutes
+units: deps race ## packages by themselves, with the race detector, and those with C with the address sanitizer: 10 minutes
 	@status=0; hack/tests.sh "$$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")" $(GOTEST) -timeout 10m || status=1; \
 	hack/tests.sh "$(CGO)" $(ASAN) || status=1; exit $$status
 
 .PHONY: guests
-guests: deps race ## both binaries with real guests: 12 minutes
+guests: deps race ## both binaries with real guests: 7 minutes
 	@hack/tests.sh "$(GUESTS)" $(GOTEST) -v -p 2 -timeout 15m
 
 # Of each promise that a change easily breaks, one test with real guests; .ci/run nightly has all.
 SOMEGUESTS := TestPoliteGuestIsOff|TestDeafGuestIsDestroyed|TestGracePeriodZeroIsDestroyed|TestAPausedGuestIsResumed|TestAGuestAgentIsAskedFirst|TestTheDeadlineHoldsWithLibvirtdDead$$|TestAnAgentThatWasDeadAtTheDeadline|TestAShimKilledWhileTheAgentWasDown|TestTheNextVMOfThatName|TestAVMThatGoesOffByItself|TestAVMInItsPodIsShutDown|TestVMsInTheirPodsKeepTheirDeadlines|TestAKilledShimTakesItsVM|TestAGuestInItsPodIsAskedByItsAgent|TestANodeThatIsPoweredOff|TestSIGTERMToTheAgent
 SOMEAPI := TestEveryRightOfTheController|TestTheDocumentedRights|TestEverythingHasTheNames|TestVMIsOfAllKindsAreTaken|TestEachRightIsUsed|TestTwoReplicasThatMark|TestAPodThatTheWebhookHasMissed|TestVMsLeaveATaintedNode|TestAMarkedVMMoves|TestAnAgentForgesNothing|TestALostSourceIsNamed|TestItDrainsThePods|TestStatusFollowsAVM|TestBesideKubeVirtAPreempted
 .PHONY: some-guests
-some-guests: deps race k8s ## of each promise a test with a real guest, or with a real API server: 5 minutes
+some-guests: deps race k8s ## of each promise a test with a real guest, or with a real API server: 6 minutes
 	@status=0; { hack/tests.sh "./internal/cluster ./internal/node/kube" $(GOTEST) -p 1 -timeout 10m || status=1; \
 	hack/tests.sh "./test/deploy ./test/evictions ./test/migrations ./test/drains ./test/kubernetes" $(GOTEST) -p 1 -timeout 15m -run '^($(SOMEAPI))' || status=1; exit $$status; } & api=$$!; \
 	hack/tests.sh "./test/acceptance" $(GOTEST) -timeout 15m -run '^($(SOMEGUESTS))' || status=1; wait $$api || status=1; exit $$status
 
 SOMECLUSTER := TestADeletedVMIOrPodShutsItsGuestDown|TestVMIAndPodDeletedAtOnce|TestADrainMovesVMs|TestADrainStopsNoVM|TestAVMWhoseLauncherIsPreempted|TestARollingUpdate|TestNoAgentWasEver|TestNoEventWasTold
 .PHONY: some-e2e
-some-e2e: deps race k8s csi images ## of each promise of the cluster a test in one of two nodes, one beside KubeVirt, one kill in a handover: 10 minutes
+some-e2e: deps race k8s csi images ## of each promise of the cluster a test in one of two nodes, one beside KubeVirt, one cut in a handover: 7 minutes
 	@status=0; hack/tests.sh ./test/handover $(MOVES) -timeout 10m -run '^TestAgentsCutOffAtTheHandover' & move=$$!; \
 	hack/tests.sh ./test/e2e go test -v -tags $(TAGS) -count=1 -timeout 20m -run '^($(SOMECLUSTER))' $(if $(SUDO),-exec "$(SUDO)") || status=1; wait $$move || status=1; \
 	hack/tests.sh ./test/besidekubevirt go test -v -tags $(TAGS) -count=1 -timeout 10m -run '^TestPreemptedAndTaintedVMsMove' $(if $(SUDO),-exec "$(SUDO)") || status=1; exit $$status

@@ -32,6 +32,7 @@ printf '\nWhat the failed tests have said:\n'
 # First their names are read, then the lines that follow one of these names.
 awk 'NR == FNR { if ($1 == "---" && $2 == "FAIL:") failed[$3] = 1; next }
 	$1 == "===" || $1 == "---" { said = ($1 == "===" ? $3 : ($2 == "FAIL:" ? $3 : "")) in failed; if (!said) next }
+	/^panic: / || /^\trunning tests:/ || /^\t\tTest/ { print substr($0, 1, 400) }
 	said && (/_test\.go:[0-9]+:/ || /^ *--- FAIL:/) { print substr($0, 1, 400) }' "$log" "$log" | head -n 60
 printf '\nOne of them again:\n'
 awk '$1 == "---" && $2 == "FAIL:" && /^---/ { names = names " " $3 }

@@ -24,8 +24,8 @@ var errNotAsked = errors.New("not asked")
 // Confirm asks the API server what became of the VMI with this UID and creation
 // time. On error the fate is grace.FateUnknown.
 //
-// A VMI labelled with another node counts as moved, unless its status has this one, even if it is
-// being deleted: its VM is there, and that node's agent shuts it down.
+// A VMI whose label names another node counts as moved, also while it is being deleted: that node's
+// agent shuts it down. Where KubeVirt does not run the VMs, its status may not name this node.
 func (s *Source) Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()

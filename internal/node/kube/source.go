@@ -44,7 +44,7 @@ type Config struct {
 	// strings: any result may have changed. It must not block.
 	Changed func(namespace, name string)
 	// Moves is called like Changed when what KubeVirt says of a VMI's move has changed. Nil
-	// means that nobody is woken: only Beside reads it.
+	// means that KubeVirt does not run the VMs: only Beside reads it.
 	Moves func(namespace, name string)
 }
 
